@@ -1,1 +1,13 @@
-//! placeholder
+//! The durable record: sessions, runs, journal, leases, blobs.
+//!
+//! The only place in Cadre that reaches a database. One trait an aggregate; callers hold `Arc<dyn Store>` and never see
+//! SQL. Every write that a user was told of is committed before its call returns. Writes are grouped: callers that wait
+//! at the same time share one commit. Must not know HTTP, Kubernetes or a model provider.
+
+pub mod error;
+pub mod rows;
+pub mod sqlite;
+pub mod traits;
+
+pub use error::StoreError;
+pub use traits::Store;

@@ -1,0 +1,385 @@
+//! What goes into the record and what comes out.
+
+use cadre_protocol::agent::AgentSnapshot;
+use cadre_protocol::feed::AgentReport;
+use cadre_protocol::ids::{BlobDigest, ComponentRef, Epoch, Revision, RunId, SessionId, WorkerId};
+use cadre_protocol::journal::{Progress, RecordedEffect};
+use cadre_protocol::message::Message;
+use cadre_protocol::model::ModelReply;
+use cadre_protocol::run::{RunEnd, RunFailure, RunInput, RunMetrics, RunStatus};
+use serde_json::{Map, Value};
+
+/// Who a row belongs to: `key:{name}`, `k8s:{namespace}`, … Never compared across kinds, never parsed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Principal(pub String);
+
+/// Where a run came from. Part of the scope of idempotency keys, so that an HTTP caller can't take a Run object's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// The HTTP API.
+    Http,
+    /// A Run object.
+    RunObject {
+        /// Its UID.
+        uid: String,
+        /// Its name; the namespace is the component's.
+        name: String,
+    },
+}
+
+/// An idempotency key with the hash of the request's body.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The caller's text (≤ 512 characters), or the Run object's UID.
+    pub key: String,
+    /// Hex SHA-256 of the canonical body: the same key with another body is a conflict.
+    pub body_sha256: String,
+}
+
+/// A run to accept.
+#[derive(Debug, Clone)]
+pub struct NewRun {
+    /// Id.
+    pub run_id: RunId,
+    /// Session; created if it does not exist.
+    pub session_id: SessionId,
+    /// Component.
+    pub component: ComponentRef,
+    /// Owner of run and session.
+    pub principal: Principal,
+    /// The user that the caller names.
+    pub user_id: Option<String>,
+    /// Snapshot that it will be run with; stored once a revision.
+    pub agent: std::sync::Arc<AgentSnapshot>,
+    /// Its content address.
+    pub revision: Revision,
+    /// What is asked. Blobs of its files are already stored.
+    pub input: RunInput,
+    /// Metadata.
+    pub metadata: Map<String, Value>,
+    /// State for a new session; merged over an existing one's.
+    pub session_state: Map<String, Value>,
+    /// Origin.
+    pub origin: Origin,
+    /// Idempotency key.
+    pub idempotency: Option<IdempotencyKey>,
+    /// Seconds that it may take from its start; none means no limit.
+    pub timeout_seconds: Option<u32>,
+    /// Most waiting runs over all agents before acceptance is refused; 0 means no limit.
+    pub max_queue_depth: u32,
+    /// Whether to answer [`AcceptOutcome::SessionBusy`] instead of queueing behind a run in flight.
+    pub refuse_if_busy: bool,
+    /// If given and the run is the head of its line and this is the session's lease: start it in the same commit.
+    pub claim: Option<Lease>,
+    /// Now, Unix milliseconds.
+    pub at_ms: u64,
+}
+
+/// What came of an acceptance.
+#[derive(Debug, Clone)]
+pub enum AcceptOutcome {
+    /// Committed.
+    Accepted {
+        /// The run.
+        run: Box<RunRow>,
+        /// Run of the same session that is before it in the line.
+        waiting_on: Option<RunId>,
+        /// What its worker needs, if the claim was good and the run has started.
+        started: Option<Box<StartedRun>>,
+    },
+    /// The idempotency key names this run.
+    Replayed(Box<RunRow>),
+    /// The idempotency key was used for another component or body.
+    IdempotencyConflict,
+    /// The run id is taken.
+    RunExists,
+    /// The session has a run in flight and the caller would not wait.
+    SessionBusy(RunId),
+    /// Too many runs wait.
+    QueueFull,
+    /// The session belongs to someone else: answer as if it did not exist.
+    ForeignSession,
+}
+
+/// The right to write a session's runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Worker.
+    pub worker_id: WorkerId,
+    /// The worker process.
+    pub registration: String,
+    /// Generation.
+    pub epoch: Epoch,
+}
+
+/// What an assignment is made from.
+#[derive(Debug, Clone)]
+pub struct StartedRun {
+    /// The run, now RUNNING.
+    pub run: RunRow,
+    /// Epoch under which it runs.
+    pub epoch: Epoch,
+    /// Snapshot of its revision.
+    pub agent: std::sync::Arc<AgentSnapshot>,
+    /// Messages of earlier runs, as the agent's history policy asks, oldest first.
+    pub history: Vec<Message>,
+    /// What earlier attempts did.
+    pub progress: Progress,
+    /// Workspace changes of the session's tool calls, oldest first, at most 1,000.
+    pub effects: Vec<RecordedEffect>,
+    /// State of the session.
+    pub session_state: Map<String, Value>,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRow {
+    /// Id.
+    pub run_id: RunId,
+    /// Session.
+    pub session_id: SessionId,
+    /// Component.
+    pub component: ComponentRef,
+    /// Owner.
+    pub principal: Principal,
+    /// The user that the caller named.
+    pub user_id: Option<String>,
+    /// Where it came from.
+    pub origin: Origin,
+    /// Where it stands.
+    pub status: RunStatus,
+    /// Snapshot it runs with.
+    pub revision: Revision,
+    /// Attempts begun.
+    pub attempt: u32,
+    /// Number of the next journal entry.
+    pub next_index: u64,
+    /// What is asked.
+    pub input: RunInput,
+    /// The answer, once ended.
+    pub content: Option<Value>,
+    /// `str`, or a schema's title.
+    pub content_type: Option<String>,
+    /// Why it failed.
+    pub failure: Option<RunFailure>,
+    /// `PENDING`, `EXECUTING` or `PAUSED`: when a cancel reached it.
+    pub cancellation_stage: Option<String>,
+    /// Whether a cancel was asked for.
+    pub cancel_requested: bool,
+    /// Metadata.
+    pub metadata: Map<String, Value>,
+    /// Sums over its model calls.
+    pub metrics: RunMetrics,
+    /// Run limit in seconds.
+    pub timeout_seconds: Option<u32>,
+    /// Unix milliseconds.
+    pub created_at_ms: u64,
+    /// Unix milliseconds.
+    pub started_at_ms: Option<u64>,
+    /// Unix milliseconds.
+    pub finished_at_ms: Option<u64>,
+}
+
+/// A run with all that its output shows.
+#[derive(Debug, Clone)]
+pub struct RunDetail {
+    /// The run.
+    pub run: RunRow,
+    /// Its messages, oldest first.
+    pub messages: Vec<Message>,
+    /// Its tool calls, in order.
+    pub tools: Vec<cadre_protocol::journal::ToolCallState>,
+    /// State of the session.
+    pub session_state: Map<String, Value>,
+    /// The agent's snapshot.
+    pub agent: std::sync::Arc<AgentSnapshot>,
+    /// While PENDING: the run before it in the line.
+    pub waiting_on: Option<RunId>,
+}
+
+/// A session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionRow {
+    /// Id.
+    pub session_id: SessionId,
+    /// First component.
+    pub component: ComponentRef,
+    /// Owner.
+    pub principal: Principal,
+    /// The user that the caller named.
+    pub user_id: Option<String>,
+    /// Name; the first input's beginning until renamed.
+    pub name: String,
+    /// State.
+    pub state: Map<String, Value>,
+    /// Metadata.
+    pub metadata: Map<String, Value>,
+    /// Unix milliseconds.
+    pub created_at_ms: u64,
+    /// Unix milliseconds.
+    pub updated_at_ms: u64,
+}
+
+/// What came of a batch.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AppendOutcome {
+    /// Durable, now or already before.
+    Appended {
+        /// First number that is not durable.
+        next_index: u64,
+        /// Rendered SSE frames of the entries that were new, with the number of the first and one past the last.
+        chunk: Option<EventChunk>,
+        /// If the batch ended the run.
+        ended: Option<EndedRun>,
+    },
+    /// The epoch is over, or the run has ended.
+    Fenced,
+    /// The first number leaves a gap: a bug of the writer.
+    Gap {
+        /// The number that was expected.
+        next_index: u64,
+    },
+    /// A limit of security rule 19: the caller ends the run.
+    LimitExceeded(&'static str),
+}
+
+/// Consecutive events as they go out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventChunk {
+    /// Number of the first entry.
+    pub first_index: u64,
+    /// One past the last entry's.
+    pub next_index: u64,
+    /// SSE frames.
+    pub frames: std::sync::Arc<str>,
+}
+
+/// A run that has just ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedRun {
+    /// How.
+    pub status: RunStatus,
+    /// Run of the same session that may start now.
+    pub next: Option<RunId>,
+}
+
+/// What came of a cancel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CancelOutcome {
+    /// It had not started; it has ended as CANCELLED, with its event.
+    Ended {
+        /// The event.
+        chunk: Option<EventChunk>,
+        /// Run of the same session that may start now.
+        next: Option<RunId>,
+    },
+    /// It runs: its worker has to be told.
+    Requested {
+        /// Session.
+        session_id: SessionId,
+        /// Epoch under which it runs.
+        epoch: Epoch,
+    },
+    /// It had ended.
+    AlreadyEnded(RunStatus),
+    /// Unknown, or not the caller's.
+    NotFound,
+}
+
+/// A run that should have a worker and has none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    /// Run: the head of its session's line.
+    pub run_id: RunId,
+    /// Session.
+    pub session_id: SessionId,
+    /// Component.
+    pub component: ComponentRef,
+    /// PENDING, or RUNNING when its worker was lost.
+    pub status: RunStatus,
+    /// Unix milliseconds of acceptance.
+    pub created_at_ms: u64,
+}
+
+/// A measured model call.
+#[derive(Debug, Clone)]
+pub struct ModelCallRow {
+    /// Run.
+    pub run_id: RunId,
+    /// Model resource.
+    pub model: String,
+    /// Usage, times, cost.
+    pub reply: ModelReply,
+    /// Unix milliseconds of the reply.
+    pub at_ms: u64,
+}
+
+/// Which runs to list.
+#[derive(Debug, Clone, Default)]
+pub struct RunFilter {
+    /// Owner; none means everybody's.
+    pub principal: Option<Principal>,
+    /// Component.
+    pub component: Option<ComponentRef>,
+    /// Session.
+    pub session_id: Option<SessionId>,
+    /// Status.
+    pub status: Option<RunStatus>,
+    /// Only those made by Run objects.
+    pub run_objects_only: bool,
+    /// Rows to skip.
+    pub offset: u64,
+    /// Most rows (≤ 1,000), newest first.
+    pub limit: u64,
+}
+
+/// Counts of runs by status.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Waiting.
+    pub pending: u64,
+    /// With a worker, or waiting for another one.
+    pub running: u64,
+    /// Waiting for a person.
+    pub paused: u64,
+    /// Ended well.
+    pub completed: u64,
+    /// Ended with an error.
+    pub error: u64,
+    /// Cancelled.
+    pub cancelled: u64,
+    /// Unix milliseconds of acceptance of the oldest that waits.
+    pub oldest_pending_at_ms: Option<u64>,
+}
+
+/// Ends a run by the server's own decision (limits, time-outs without a worker, cancel without a worker).
+#[derive(Debug, Clone)]
+pub struct ServerEnd {
+    /// Run.
+    pub run_id: RunId,
+    /// End.
+    pub end: RunEnd,
+    /// Unix milliseconds.
+    pub at_ms: u64,
+}
+
+/// A load report for the feed.
+pub type AgentLoad = AgentReport;
+
+/// Bytes of a blob.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlobRange {
+    /// The bytes asked for.
+    pub bytes: Vec<u8>,
+    /// Size of the whole.
+    pub total: u64,
+}
+
+/// A blob's address: blobs are never shared between sessions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BlobKey {
+    /// Session.
+    pub session_id: SessionId,
+    /// Digest.
+    pub digest: BlobDigest,
+}

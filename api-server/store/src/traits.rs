@@ -1,0 +1,145 @@
+//! The traits that a database implements.
+
+use async_trait::async_trait;
+use cadre_protocol::event::EventContext;
+use cadre_protocol::ids::{Epoch, RunId, SessionId, WorkerId};
+use cadre_protocol::journal::Batch;
+
+use crate::error::StoreError;
+use crate::rows::{
+    AcceptOutcome, AgentLoad, AppendOutcome, BlobKey, BlobRange, CancelOutcome, EndedRun, EventChunk, Lease,
+    ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow, StartedRun,
+    Waiting,
+};
+
+/// Acceptance, the line of a session, and the end of runs.
+#[async_trait]
+pub trait Runs: Send + Sync {
+    /// Accepts a run. Committed when this returns.
+    async fn accept(&self, run: NewRun) -> Result<AcceptOutcome, StoreError>;
+
+    /// Starts the head of a session's line under a lease, or starts it again after its worker was lost.
+    /// None when the lease is not the session's newest, the run is not the head, or it has ended.
+    async fn start(&self, run_id: &RunId, lease: &Lease, at_ms: u64) -> Result<Option<StartedRun>, StoreError>;
+
+    /// Asks for a cancel. `principal` limits it to its own runs.
+    async fn cancel(
+        &self,
+        run_id: &RunId,
+        principal: Option<&Principal>,
+        reason: &str,
+        at_ms: u64,
+    ) -> Result<CancelOutcome, StoreError>;
+
+    /// Ends an unfinished run by the server's decision: raises the session's epoch, so that its worker is fenced,
+    /// appends the final event. None when it had ended.
+    async fn end(&self, end: ServerEnd) -> Result<Option<(EndedRun, Option<EventChunk>)>, StoreError>;
+
+    /// Heads of lines without a connected worker: PENDING ones, and RUNNING ones whose lease was released.
+    async fn waiting(&self, limit: u32) -> Result<Vec<Waiting>, StoreError>;
+
+    /// The run.
+    async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError>;
+
+    /// The run that a Run object made.
+    async fn run_of_object(&self, namespace: &str, uid: &str) -> Result<Option<RunRow>, StoreError>;
+
+    /// The run with its messages and tool calls.
+    async fn detail(&self, run_id: &RunId) -> Result<Option<RunDetail>, StoreError>;
+
+    /// Runs, newest first, with the number of all that match.
+    async fn list(&self, filter: RunFilter) -> Result<(Vec<RunRow>, u64), StoreError>;
+
+    /// While PENDING: the run before it in its session's line.
+    async fn waiting_on(&self, run_id: &RunId) -> Result<Option<RunId>, StoreError>;
+
+    /// Counts.
+    async fn stats(&self) -> Result<QueueStats, StoreError>;
+
+    /// Load of every agent that has unfinished runs or has ever had one.
+    async fn agent_loads(&self) -> Result<Vec<AgentLoad>, StoreError>;
+}
+
+/// What engines append, and what streams read.
+#[async_trait]
+pub trait Journal: Send + Sync {
+    /// Appends a batch if its epoch is the session's. A batch that is already there is acknowledged again.
+    /// `context` renders its events.
+    async fn append(&self, context: &EventContext, batch: Batch) -> Result<AppendOutcome, StoreError>;
+
+    /// Chunks that hold events after `after` (exclusive; none = from the start), oldest first. The first chunk may begin
+    /// before; callers drop what they have. At most `max_bytes` beyond the first chunk.
+    async fn events(&self, run_id: &RunId, after: Option<u64>, max_bytes: usize)
+    -> Result<Vec<EventChunk>, StoreError>;
+
+    /// Records a model call. Returns once it is queued; it becomes durable with, or before, any later write of the run.
+    async fn model_call(&self, call: ModelCallRow) -> Result<(), StoreError>;
+}
+
+/// Who may write a session's runs.
+#[async_trait]
+pub trait Leases: Send + Sync {
+    /// Gives the session to a worker process: the same epoch if it has it already, else a higher one.
+    async fn acquire(
+        &self,
+        session_id: &SessionId,
+        worker_id: &WorkerId,
+        registration: &str,
+        at_ms: u64,
+    ) -> Result<Epoch, StoreError>;
+
+    /// The session's lease.
+    async fn lease(&self, session_id: &SessionId) -> Result<Option<Lease>, StoreError>;
+
+    /// The worker is lost or gone: its runs wait for another one. The epoch stays spent. Nothing happens if the lease
+    /// has moved on.
+    async fn release(&self, session_id: &SessionId, lease: &Lease) -> Result<(), StoreError>;
+}
+
+/// Sessions.
+#[async_trait]
+pub trait Sessions: Send + Sync {
+    /// The session.
+    async fn session(&self, session_id: &SessionId) -> Result<Option<SessionRow>, StoreError>;
+
+    /// Sessions of a principal (none: everybody's), newest first, with the number of all.
+    async fn sessions(
+        &self,
+        principal: Option<&Principal>,
+        offset: u64,
+        limit: u64,
+    ) -> Result<(Vec<SessionRow>, u64), StoreError>;
+
+    /// Sets the name. None when there is no such session.
+    async fn rename(&self, session_id: &SessionId, name: &str, at_ms: u64) -> Result<Option<SessionRow>, StoreError>;
+
+    /// Removes sessions with all that belongs to them. Sessions with an unfinished run stay; answers those removed.
+    async fn delete(&self, session_ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError>;
+}
+
+/// Bytes, addressed by session and digest.
+#[async_trait]
+pub trait Blobs: Send + Sync {
+    /// Stores bytes; the digest is computed here. Storing the same bytes again is nothing.
+    async fn put(&self, session_id: &SessionId, bytes: Vec<u8>) -> Result<BlobKey, StoreError>;
+
+    /// A part of a blob.
+    async fn get(&self, key: &BlobKey, offset: u64, max_bytes: usize) -> Result<Option<BlobRange>, StoreError>;
+}
+
+/// State of the database itself.
+#[async_trait]
+pub trait Schema: Send + Sync {
+    /// Whether the database answers and its schema is this program's.
+    async fn check(&self) -> Result<(), StoreError>;
+
+    /// Brings the schema up to date. Several replicas may call it at once.
+    async fn migrate(&self) -> Result<(), StoreError>;
+
+    /// Writes what is queued and closes.
+    async fn close(&self);
+}
+
+/// All of it.
+pub trait Store: Runs + Journal + Leases + Sessions + Blobs + Schema {}
+impl<T: Runs + Journal + Leases + Sessions + Blobs + Schema> Store for T {}
