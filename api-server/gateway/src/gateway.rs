@@ -1,0 +1,174 @@
+//! One call from beginning to end: attempts, time limit, cancellation, measuring.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use cadre_protocol::feed::CredentialState;
+use cadre_protocol::message::{Message, Role};
+use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelReply, ModelRequest};
+use tokio::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{ModelConfig, Provider};
+use crate::credentials::{self, Credentials};
+use crate::egress::{BuildError, Egress, EgressPolicy, Lookup, SystemLookup};
+use crate::failure::failure;
+use crate::models::{Answer, Sink};
+use crate::scripted::Scripts;
+use crate::{retry, upstream};
+
+/// The gateway. One for the whole process; cheap to call concurrently.
+pub struct Gateway {
+    pub(crate) egress: Egress,
+    pub(crate) credentials: Arc<dyn Credentials>,
+    scripts: Scripts,
+}
+
+impl fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gateway").field("egress", &self.egress).finish_non_exhaustive()
+    }
+}
+
+impl Gateway {
+    /// A gateway that looks names up with the system's resolver. Installs `ring` as the process's TLS provider if
+    /// none is installed yet.
+    ///
+    /// # Errors
+    /// If the HTTP client can't be built.
+    pub fn new(policy: EgressPolicy, credentials: Arc<dyn Credentials>) -> Result<Self, BuildError> {
+        Self::with_lookup(policy, credentials, Arc::new(SystemLookup))
+    }
+
+    /// A gateway with another resolver.
+    ///
+    /// # Errors
+    /// If the HTTP client can't be built.
+    pub fn with_lookup(
+        policy: EgressPolicy,
+        credentials: Arc<dyn Credentials>,
+        lookup: Arc<dyn Lookup>,
+    ) -> Result<Self, BuildError> {
+        Ok(Self { egress: Egress::new(policy, lookup)?, credentials, scripts: Scripts::default() })
+    }
+
+    /// Asks a model. `deltas` is told each visible piece as it arrives; together they are the reply's content and
+    /// reasoning. `request.model` is not read: the caller has resolved it to `model`.
+    ///
+    /// A failed attempt is repeated as [`ModelConfig::retries`] says, as long as no piece was delivered. When `cancel`
+    /// fires, the upstream request ends at once.
+    ///
+    /// # Errors
+    /// The last attempt's error; its message holds neither keys nor headers.
+    pub async fn call(
+        &self,
+        model: &ModelConfig,
+        request: ModelRequest,
+        deltas: &mut (dyn FnMut(ModelDelta) + Send),
+        cancel: &CancellationToken,
+    ) -> Result<ModelReply, ModelError> {
+        let started = Instant::now();
+        let mut sink = Sink::new(deltas, started);
+        let answer = tokio::select! {
+            biased;
+            () = cancel.cancelled() => Err(failure(ModelErrorCategory::Cancelled, "the model call was cancelled")),
+            answer = self.attempts(model, &request, &mut sink) => answer,
+        }?;
+        let duration = started.elapsed();
+        Ok(reply(model, answer, sink.first_piece().unwrap_or(duration), duration))
+    }
+
+    /// Whether the Model's credential can be used, and if not, why and which command mends it.
+    pub async fn credential_state(&self, model: &ModelConfig) -> (CredentialState, String) {
+        if model.provider == Provider::Scripted {
+            return (CredentialState::NotRequired, "the Scripted provider needs no credential".to_owned());
+        }
+        let destination = match upstream::endpoint(model) {
+            Ok(url) => url,
+            Err(error) => return (CredentialState::NotAllowed, error.message),
+        };
+        let host = destination.host_str().unwrap_or_default();
+        match credentials::resolve(self.credentials.as_ref(), model, &destination).await {
+            Ok(Some(_)) => (CredentialState::Present, format!("the credential may be sent to {host}")),
+            Ok(None) => (CredentialState::NotRequired, format!("requests go to {host} without a credential")),
+            Err(denied) => (denied.state, denied.message),
+        }
+    }
+
+    async fn attempts(
+        &self,
+        model: &ModelConfig,
+        request: &ModelRequest,
+        sink: &mut Sink<'_>,
+    ) -> Result<Answer, ModelError> {
+        let mut made = 0_u32;
+        loop {
+            made = made.saturating_add(1);
+            let error = match tokio::time::timeout(model.timeout, self.attempt(model, request, sink)).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) => error,
+                Err(_) => timed_out(model),
+            };
+            let wait = retry::delay(&error, made, model.retries, rand::random());
+            let Some(wait) = wait.filter(|_| !sink.delivered()) else { return Err(error) };
+            tracing::info!(
+                namespace = model.namespace,
+                model = model.name,
+                category = error.category.as_str(),
+                attempt = made,
+                wait_ms = duration_ms(wait),
+                "model call failed and will be repeated"
+            );
+            tokio::time::sleep(wait).await;
+            sink.restart();
+        }
+    }
+
+    async fn attempt(
+        &self,
+        model: &ModelConfig,
+        request: &ModelRequest,
+        sink: &mut Sink<'_>,
+    ) -> Result<Answer, ModelError> {
+        match model.provider {
+            Provider::Scripted => self.scripts.answer(model, request, sink).await,
+            Provider::Anthropic | Provider::OpenAI | Provider::OpenAICompatible => {
+                upstream::ask(&self.egress, self.credentials.as_ref(), model, request, sink).await
+            }
+        }
+    }
+}
+
+fn timed_out(model: &ModelConfig) -> ModelError {
+    let seconds = model.timeout.as_secs_f64();
+    failure(
+        ModelErrorCategory::Timeout,
+        format!("{} did not finish its answer within {seconds} s", model.provider.as_str()),
+    )
+}
+
+fn reply(model: &ModelConfig, answer: Answer, first_piece: Duration, duration: Duration) -> ModelReply {
+    let Answer { text, reasoning, calls, provider_data, finish, usage, model_id } = answer;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, duration_ms);
+    let message = Message {
+        tool_calls: calls,
+        reasoning: reasoning.filter(|text| !text.is_empty()),
+        provider_data,
+        ..Message::text(Role::Assistant, text, now)
+    };
+    ModelReply {
+        message,
+        finish,
+        usage,
+        cost_nano_usd: model.pricing.map(|pricing| pricing.cost_nano_usd(&usage)),
+        time_to_first_token_ms: duration_ms(first_piece),
+        duration_ms: duration_ms(duration),
+        model_id: model_id.filter(|id| !id.is_empty()).unwrap_or_else(|| model.model_id.clone()),
+        provider: model.provider.as_str().to_owned(),
+    }
+}
+
+fn duration_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

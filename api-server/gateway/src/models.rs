@@ -1,0 +1,69 @@
+//! The provider formats: from a neutral request to a body, from a stream of events to an answer.
+
+use cadre_protocol::message::ToolCall;
+use cadre_protocol::model::{FinishReason, ModelDelta, Usage};
+use serde_json::Value;
+use tokio::time::{Duration, Instant};
+
+/// A complete answer, before it is measured and priced.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) reasoning: Option<String>,
+    pub(crate) calls: Vec<ToolCall>,
+    pub(crate) provider_data: Option<Value>,
+    pub(crate) finish: FinishReason,
+    pub(crate) usage: Usage,
+    /// The id that the provider reports, perhaps more exact than the one asked for.
+    pub(crate) model_id: Option<String>,
+}
+
+/// Where an attempt puts what arrives; it also knows when the first piece did.
+pub(crate) struct Sink<'a> {
+    deltas: &'a mut (dyn FnMut(ModelDelta) + Send),
+    started: Instant,
+    first_piece: Option<Duration>,
+    delivered: bool,
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn new(deltas: &'a mut (dyn FnMut(ModelDelta) + Send), started: Instant) -> Self {
+        Self { deltas, started, first_piece: None, delivered: false }
+    }
+
+    /// A piece of the answer has arrived that nobody is shown, such as a part of a tool call.
+    pub(crate) fn touch(&mut self) {
+        self.first_piece.get_or_insert_with(|| self.started.elapsed());
+    }
+
+    pub(crate) fn text(&mut self, text: &str) {
+        self.deliver(text, ModelDelta::Text);
+    }
+
+    pub(crate) fn reasoning(&mut self, text: &str) {
+        self.deliver(text, ModelDelta::Reasoning);
+    }
+
+    fn deliver(&mut self, text: &str, kind: fn(String) -> ModelDelta) {
+        if !text.is_empty() {
+            self.touch();
+            self.delivered = true;
+            (self.deltas)(kind(text.to_owned()));
+        }
+    }
+
+    /// Whether the caller has seen a part of the answer, so that the call can't begin anew.
+    pub(crate) fn delivered(&self) -> bool {
+        self.delivered
+    }
+
+    /// Forgets the pieces of an attempt that failed.
+    pub(crate) fn restart(&mut self) {
+        self.first_piece = None;
+    }
+
+    /// Time from the request to the first piece.
+    pub(crate) fn first_piece(&self) -> Option<Duration> {
+        self.first_piece
+    }
+}
