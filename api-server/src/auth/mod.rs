@@ -1,0 +1,6 @@
+//! Who calls: users by key, workers and the operator by their pods' tokens. Must not decide what they may do with runs.
+
+pub mod actor;
+pub mod browser;
+pub mod key;
+pub mod pod;

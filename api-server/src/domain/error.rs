@@ -1,0 +1,76 @@
+//! Why the domain refuses.
+
+use cadre_protocol::ids::RunId;
+use cadre_protocol::problem::ErrorCode;
+use cadre_store::StoreError;
+
+/// A refusal. Its text is fit for callers.
+#[derive(Debug, thiserror::Error)]
+pub enum DomainError {
+    /// There is no such agent.
+    #[error("agent {0} not found")]
+    AgentNotFound(String),
+    /// The agent can't run now.
+    #[error("agent {agent} is not ready: {reason}")]
+    AgentNotReady {
+        /// Its API id.
+        agent: String,
+        /// Why.
+        reason: String,
+    },
+    /// Absent, or not the caller's.
+    #[error("run {0} not found")]
+    RunNotFound(String),
+    /// Absent, or not the caller's.
+    #[error("session {0} not found")]
+    SessionNotFound(String),
+    /// What was sent can't be accepted.
+    #[error("{0}")]
+    Invalid(String),
+    /// Too large.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The caller's run id is taken.
+    #[error("run {0} exists already")]
+    RunExists(String),
+    /// The idempotency key was used for something else.
+    #[error("the idempotency key was used for another request")]
+    IdempotencyConflict,
+    /// The session has a run in flight and the caller would not wait.
+    #[error("the session is busy with run {0}")]
+    SessionBusy(RunId),
+    /// Too many runs wait.
+    #[error("too many runs are waiting; try again later")]
+    QueueFull,
+    /// The run did not end in the time that the caller gave it. It goes on.
+    #[error("run {0} has not ended yet")]
+    NotEnded(RunId),
+    /// The server is stopping.
+    #[error("the server is stopping")]
+    ShuttingDown,
+    /// The record.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl DomainError {
+    /// The stable code.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::AgentNotFound(_) | Self::RunNotFound(_) | Self::SessionNotFound(_) => ErrorCode::NotFound,
+            Self::AgentNotReady { .. } => ErrorCode::AgentNotReady,
+            Self::Invalid(_) => ErrorCode::Validation,
+            Self::TooLarge(_) => ErrorCode::TooLarge,
+            Self::RunExists(_) => ErrorCode::RunExists,
+            Self::IdempotencyConflict => ErrorCode::IdempotencyConflict,
+            Self::SessionBusy(_) => ErrorCode::SessionBusy,
+            Self::QueueFull => ErrorCode::QueueFull,
+            Self::NotEnded(_) | Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::Store(StoreError::Unavailable(_) | StoreError::Closed) => ErrorCode::DatabaseUnavailable,
+            Self::Store(StoreError::MigrationRequired { .. }) => ErrorCode::MigrationRequired,
+            Self::Store(StoreError::SchemaTooNew { .. }) => ErrorCode::SchemaMismatch,
+            Self::Store(StoreError::Corrupt(_)) => ErrorCode::Internal,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The user port: router and middleware.

@@ -1,0 +1,1 @@
+//! The worker port: router and authentication.

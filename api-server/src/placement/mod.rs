@@ -1,0 +1,61 @@
+//! Get me a worker for this session: Sandboxes in a cluster, child processes for `cadre dev`.
+//!
+//! Owns how workers come to be and to an end. Must not know runs, leases or the link's frames.
+
+use async_trait::async_trait;
+use cadre_protocol::ids::{ComponentRef, SessionId, WorkerId};
+use tokio::sync::broadcast;
+
+/// Which sessions a worker takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Serves {
+    /// Its own and no other.
+    Session(SessionId),
+    /// Any: a pooled worker.
+    Any,
+}
+
+/// What happened to workers, as their makers see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlacementEvent {
+    /// The pod or process has ended: it won't dial in again.
+    Ended(WorkerId),
+}
+
+/// Why there will be no worker for now.
+#[derive(Debug, thiserror::Error)]
+pub enum PlacementError {
+    /// The place could not be asked for; worth another try.
+    #[error("a worker could not be asked for: {0}")]
+    Unavailable(String),
+    /// It will never work as it is.
+    #[error("no worker can run this session: {0}")]
+    Impossible(String),
+}
+
+/// A session that needs a worker.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Session.
+    pub session_id: SessionId,
+    /// Its component.
+    pub component: ComponentRef,
+    /// The worker that had it was lost: another one has to come, even if that one's pod seems to be there.
+    pub lost: bool,
+}
+
+/// The maker of workers.
+#[async_trait]
+pub trait Placement: Send + Sync {
+    /// Sees to it that a worker dials in. Returns once that is asked for; asking again changes nothing.
+    async fn ensure(&self, wanted: &Wanted) -> Result<(), PlacementError>;
+
+    /// The session's worker is not needed any more.
+    async fn retire(&self, session_id: &SessionId, component: &ComponentRef) -> Result<(), PlacementError>;
+
+    /// Ends of workers.
+    fn events(&self) -> broadcast::Receiver<PlacementEvent>;
+
+    /// Whether workers outlive this server: then they get time to dial in again after a restart.
+    fn workers_survive(&self) -> bool;
+}

@@ -1,0 +1,1 @@
+//! Domain values in the shapes that clients read.
