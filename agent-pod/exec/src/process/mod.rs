@@ -1,1 +1,9 @@
-//! Commands.
+//! Commands: starting them, collecting what they print, and ending them with everything they started.
+
+mod capture;
+mod command;
+mod procfs;
+mod tree;
+
+pub(crate) use command::{Command, Shell};
+pub(crate) use tree::{Processes, supervise};

@@ -1,0 +1,86 @@
+//! What `/proc` says about processes.
+
+use std::collections::{HashMap, HashSet};
+
+use nix::unistd::Pid;
+
+/// A process. Together with the time it started it is never mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    pub(super) pid: Pid,
+    /// Clock ticks after boot.
+    pub(super) started: u64,
+}
+
+/// A process and its place among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) process: Process,
+    pub(super) parent: Pid,
+    pub(super) group: Pid,
+    pub(super) zombie: bool,
+}
+
+/// All processes that can be seen, by number.
+pub(super) type Table = HashMap<Pid, Entry>;
+
+/// Reads the whole table. What vanishes meanwhile is left out.
+pub(super) fn table() -> Table {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return Table::new() };
+    let pids = folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok().map(Pid::from_raw));
+    pids.filter_map(|pid| Some((pid, entry(pid)?))).collect()
+}
+
+/// Reads one process.
+pub(super) fn entry(pid: Pid) -> Option<Entry> {
+    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Fields of `/proc/PID/stat` (proc_pid_stat(5)); the name, which may hold anything, ends at the last parenthesis.
+fn parse(pid: Pid, stat: &str) -> Option<Entry> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |index: usize| fields.get(index)?.parse().ok().map(Pid::from_raw);
+    Some(Entry {
+        process: Process { pid, started: fields.get(19)?.parse().ok()? },
+        parent: number(1)?,
+        group: number(2)?,
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+    })
+}
+
+/// Adds to `members` every living process that descends from one of them, or from one of `roots`.
+pub(super) fn close_over(table: &Table, members: &mut HashSet<Process>) {
+    let mut children: HashMap<Pid, Vec<&Entry>> = HashMap::new();
+    for entry in table.values() {
+        children.entry(entry.parent).or_default().push(entry);
+    }
+    let mut waiting: Vec<Pid> = members.iter().map(|process| process.pid).collect();
+    while let Some(pid) = waiting.pop() {
+        for child in children.get(&pid).into_iter().flatten() {
+            if members.insert(child.process) {
+                waiting.push(child.process.pid);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_cannot_forge_fields() {
+        let stat = "7 (a) S 1 1 (x) Z 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 99 0";
+        let entry = parse(Pid::from_raw(7), stat).unwrap();
+        assert_eq!((entry.parent, entry.group, entry.zombie), (Pid::from_raw(3), Pid::from_raw(4), true));
+        assert_eq!(entry.process.started, 99);
+        assert_eq!(parse(Pid::from_raw(7), "7 (a"), None);
+    }
+
+    #[test]
+    fn this_process_is_in_the_table() {
+        let me = Pid::this();
+        let entry = table()[&me];
+        assert_eq!((entry.parent, entry.zombie), (nix::unistd::getppid(), false));
+    }
+}

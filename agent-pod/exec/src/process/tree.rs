@@ -1,0 +1,247 @@
+//! Every process that descends from this one: which command it belongs to, reaping, and ending.
+//!
+//! This process is the reaper of all its descendants (as PID 1, or as "child subreaper"), so whatever loses its parent
+//! becomes its child. A command's processes are its process group, the descendants seen at any sample, and orphans that
+//! appeared during its life and belong to no other command. An orphan that left its group and its parent between two
+//! samples may so be counted to a command that runs beside its own: a command that is ended leaves nothing behind.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::unistd::Pid;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+
+use super::procfs::{Process, Table, close_over, entry, table};
+
+/// Time between two looks at the processes of running commands.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Time between two looks at processes that are being ended.
+const POLL: Duration = Duration::from_millis(10);
+/// Time that processes get between SIGTERM and SIGKILL.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long SIGKILL is repeated: new processes may appear while others are killed.
+const KILLING: Duration = Duration::from_secs(5);
+
+/// Number of a started command.
+pub(super) type Key = u64;
+
+/// A command that was started.
+pub(super) struct Started {
+    pub(super) key: Key,
+    pub(super) exit: oneshot::Receiver<ExitStatus>,
+    pub(super) stdout: Option<ChildStdout>,
+    pub(super) stderr: Option<ChildStderr>,
+}
+
+/// All commands and their processes.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: Key,
+    commands: HashMap<Key, Tracked>,
+}
+
+#[derive(Debug)]
+struct Tracked {
+    main: Process,
+    /// Until it is reaped.
+    child: Option<(Child, oneshot::Sender<ExitStatus>)>,
+    members: HashSet<Process>,
+    /// Whether its answer is still to come.
+    running: bool,
+    /// Whether it was ended along with all others.
+    ended: bool,
+}
+
+/// Reaps and samples until it is dropped.
+///
+/// # Errors
+/// When signals cannot be received.
+pub(crate) async fn supervise(processes: Arc<Processes>) -> io::Result<()> {
+    let mut children = signal(SignalKind::child())?;
+    let mut ticks = interval(SAMPLE);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = children.recv() => processes.state().reap(),
+            _ = ticks.tick() => processes.state().look(),
+        }
+    }
+}
+
+impl Processes {
+    /// Starts a command, which must make a process group of its own.
+    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Started> {
+        // Held until the child is known, or it might be reaped as an orphan.
+        let mut state = self.state();
+        let mut child = command.spawn()?;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
+        let main = entry(pid).map_or(Process { pid, started: 0 }, |entry| entry.process);
+        let (sender, exit) = oneshot::channel();
+        state.next += 1;
+        let (key, members) = (state.next, HashSet::from([main]));
+        let tracked = Tracked { main, child: Some((child, sender)), members, running: true, ended: false };
+        state.commands.insert(key, tracked);
+        Ok(Started { key, exit, stdout, stderr })
+    }
+
+    /// Ends a command with all its processes: SIGTERM, and SIGKILL for what is left after a short time.
+    pub(super) async fn stop(&self, key: Key) {
+        end(|signal| self.state().signal_command(key, signal)).await;
+    }
+
+    /// Ends every process that descends from this one, in the same way.
+    pub(crate) async fn stop_all(&self) {
+        self.state().commands.values_mut().for_each(|tracked| tracked.ended = true);
+        end(|signal| self.state().signal_descendants(signal)).await;
+    }
+
+    /// A command's answer is complete: what it left running in the background is only watched. Returns whether it was
+    /// ended along with all others.
+    pub(super) fn release(&self, key: Key) -> bool {
+        let mut state = self.state();
+        let Some(tracked) = state.commands.get_mut(&key) else { return false };
+        tracked.running = false;
+        tracked.ended
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Signals until nothing is left. `signal` sends to what is there now (`None` only looks) and says how many that are.
+async fn end(signal: impl Fn(Option<Signal>) -> usize) {
+    let mut left = signal(Some(Signal::SIGTERM));
+    let asked = Instant::now();
+    while left > 0 && asked.elapsed() < GRACE {
+        sleep(POLL).await;
+        left = signal(None);
+    }
+    let killing = Instant::now();
+    while left > 0 && killing.elapsed() < KILLING {
+        signal(Some(Signal::SIGKILL));
+        sleep(POLL).await;
+        left = signal(None);
+    }
+}
+
+impl State {
+    fn reap(&mut self) {
+        for tracked in self.commands.values_mut() {
+            if let Some((child, _)) = &mut tracked.child
+                && let Ok(Some(status)) = child.try_wait()
+                && let Some((_, exit)) = tracked.child.take()
+            {
+                // Nobody waits when the server is stopping.
+                let _ = exit.send(status);
+            }
+        }
+        let (me, mains) = (Pid::this(), self.mains());
+        for entry in table().values() {
+            if entry.zombie && entry.parent == me && !mains.contains(&entry.process.pid) {
+                // Its status is of no interest, and that it was reaped is certain.
+                let _ = waitpid(entry.process.pid, Some(WaitPidFlag::WNOHANG));
+            }
+        }
+    }
+
+    /// Samples, if there is anything to sample, and forgets what is over.
+    fn look(&mut self) {
+        if self.commands.is_empty() {
+            return;
+        }
+        self.reap();
+        self.sample(&table());
+        self.commands.retain(|_, tracked| tracked.running || tracked.child.is_some() || !tracked.members.is_empty());
+    }
+
+    fn sample(&mut self, table: &Table) {
+        for tracked in self.commands.values_mut() {
+            let main = tracked.main;
+            tracked.members.retain(|process| alive(table, *process));
+            tracked.members.extend(
+                table
+                    .values()
+                    .filter(|entry| entry.group == main.pid && !entry.zombie && entry.process.started >= main.started)
+                    .map(|entry| entry.process),
+            );
+            close_over(table, &mut tracked.members);
+        }
+    }
+
+    /// Orphans of nobody knows which command, born since `started`.
+    fn strays(&self, table: &Table, started: u64) -> HashSet<Process> {
+        let (me, mains) = (Pid::this(), self.mains());
+        let known: HashSet<Process> =
+            self.commands.values().flat_map(|tracked| tracked.members.iter().copied()).collect();
+        let mut strays: HashSet<Process> = table
+            .values()
+            .filter(|entry| entry.parent == me && !entry.zombie && !mains.contains(&entry.process.pid))
+            .map(|entry| entry.process)
+            .filter(|process| process.started >= started && !known.contains(process))
+            .collect();
+        close_over(table, &mut strays);
+        strays
+    }
+
+    fn signal_command(&mut self, key: Key, signal: Option<Signal>) -> usize {
+        self.reap();
+        let table = table();
+        self.sample(&table);
+        let Some(main) = self.commands.get(&key).map(|tracked| tracked.main) else { return 0 };
+        let strays = self.strays(&table, main.started);
+        let Some(tracked) = self.commands.get_mut(&key) else { return 0 };
+        tracked.members.extend(strays);
+        let group = table.values().any(|entry| entry.group == main.pid && tracked.members.contains(&entry.process));
+        if let (true, Some(signal)) = (group, signal) {
+            // Reaches, in one step, what the group forks meanwhile. It may be gone by now.
+            let _ = killpg(main.pid, signal);
+        }
+        send(&table, &tracked.members, signal)
+    }
+
+    fn signal_descendants(&mut self, signal: Option<Signal>) -> usize {
+        self.reap();
+        let table = table();
+        let Some(me) = table.get(&Pid::this()) else { return 0 };
+        let mut members = HashSet::from([me.process]);
+        close_over(&table, &mut members);
+        members.remove(&me.process);
+        send(&table, &members, signal)
+    }
+
+    fn mains(&self) -> HashSet<Pid> {
+        let waiting = self.commands.values().filter(|tracked| tracked.child.is_some());
+        waiting.map(|tracked| tracked.main.pid).collect()
+    }
+}
+
+fn alive(table: &Table, process: Process) -> bool {
+    table.get(&process.pid).is_some_and(|entry| entry.process == process && !entry.zombie)
+}
+
+/// Sends to those that are alive, and counts them.
+fn send(table: &Table, members: &HashSet<Process>, signal: Option<Signal>) -> usize {
+    let living = members.iter().filter(|process| alive(table, **process));
+    living
+        .inspect(|process| {
+            if let Some(signal) = signal {
+                // One that ended since the look is what was wanted.
+                let _ = kill(process.pid, signal);
+            }
+        })
+        .count()
+}
