@@ -1,1 +1,13 @@
-//! placeholder
+//! What tests on a real Kubernetes need: the programs of the one-machine cluster, certificates, and a control plane alone.
+//!
+//! `xtask` links this library too, so it stays light: no Kubernetes client, no async runtime.
+//! Helpers that need these live beside the tests.
+
+pub mod binaries;
+pub mod cache;
+pub mod control_plane;
+pub mod kubeconfig;
+pub mod pki;
+pub mod wait;
+
+pub use control_plane::ControlPlane;

@@ -7,6 +7,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/bind"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
@@ -15,6 +16,6 @@ import (
 
 func main() {
 	// A query passes the plugins in this order.
-	dnsserver.Directives = []string{"bind", "errors", "health", "ready", "cache", "loadbalance", "kubernetes"}
+	dnsserver.Directives = []string{"bind", "errors", "health", "ready", "cache", "loadbalance", "kubernetes", "forward"}
 	coremain.Run()
 }
