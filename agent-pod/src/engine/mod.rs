@@ -1,0 +1,23 @@
+//! The native loop: model, tools, journal.
+//!
+//! Owns the order of things within a run and what a run resumes from. Must not know an HTTP route, a socket or a
+//! Kubernetes type: everything outside is one of the traits in [`ports`].
+
+pub mod bounds;
+mod calls;
+pub mod context;
+pub mod ends;
+pub mod journal;
+pub mod ports;
+pub mod resume;
+pub mod rollback;
+mod stage;
+mod stream;
+pub mod template;
+pub mod tools;
+pub mod turn;
+
+#[cfg(test)]
+mod fakes;
+#[cfg(test)]
+mod tests;

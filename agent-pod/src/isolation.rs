@@ -1,0 +1,130 @@
+//! Whether the pod's network refuses what it must (security rule 13): a look at an address that has to be out of reach.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use crate::config::Enforcement;
+use crate::engine::ports::Isolation;
+use crate::link::hub::Hub;
+
+const CONNECT_TIME: Duration = Duration::from_secs(1);
+/// A new pod's policy may take a moment: an open network is looked at again after this long.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+const LOOKS: u32 = 3;
+/// How long an open network is believed to stay open.
+const OPEN_FOR: Duration = Duration::from_secs(30);
+
+/// The look, done once for an isolated network and again now and then for an open one.
+#[derive(Clone)]
+pub struct NetworkProbe(Arc<Inner>);
+
+struct Inner {
+    target: Option<SocketAddr>,
+    enforcement: Enforcement,
+    hub: Hub,
+    seen: Mutex<Option<Seen>>,
+}
+
+#[derive(Clone, Copy)]
+enum Seen {
+    Isolated,
+    Open(Instant),
+}
+
+impl NetworkProbe {
+    /// A probe of this address; without one, every network will do.
+    #[must_use]
+    pub fn new(target: Option<SocketAddr>, enforcement: Enforcement, hub: Hub) -> Self {
+        Self(Arc::new(Inner { target, enforcement, hub, seen: Mutex::default() }))
+    }
+
+    async fn is_isolated(&self, target: SocketAddr) -> bool {
+        let mut seen = self.0.seen.lock().await;
+        match *seen {
+            Some(Seen::Isolated) => return true,
+            Some(Seen::Open(at)) if at.elapsed() < OPEN_FOR => return false,
+            Some(Seen::Open(_)) | None => {}
+        }
+        let isolated = look(target).await;
+        *seen = Some(if isolated { Seen::Isolated } else { Seen::Open(Instant::now()) });
+        let outcome = if isolated { "refused or unanswered" } else { "accepted" };
+        let detail = format!("a connection to {target} was {outcome}");
+        if isolated {
+            info!(%target, "the pod's network is isolated");
+        } else {
+            warn!(%target, "the pod's network is not isolated");
+        }
+        self.0.hub.send(|state| state.report_isolation(isolated, detail));
+        isolated
+    }
+}
+
+async fn look(target: SocketAddr) -> bool {
+    for n in 1..=LOOKS {
+        if !matches!(timeout(CONNECT_TIME, TcpStream::connect(target)).await, Ok(Ok(_))) {
+            return true;
+        }
+        if n < LOOKS {
+            tokio::time::sleep(SECOND_LOOK).await;
+        }
+    }
+    false
+}
+
+#[async_trait]
+impl Isolation for NetworkProbe {
+    fn start(&self) {
+        if let Some(target) = self.0.target {
+            let probe = self.clone();
+            tokio::spawn(async move { probe.is_isolated(target).await });
+        }
+    }
+
+    async fn allows_tools(&self) -> bool {
+        match self.0.target {
+            None => true,
+            Some(target) => self.is_isolated(target).await || self.0.enforcement == Enforcement::BestEffort,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cadre_protocol::worker::WorkerFrame;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn verdict(enforcement: Enforcement, open: bool) -> (bool, Vec<WorkerFrame>) {
+        let (hub, _news) = Hub::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let target = listener.local_addr().unwrap();
+        let _listener = open.then_some(listener);
+        let probe = NetworkProbe::new(Some(target), enforcement, hub.clone());
+        (probe.allows_tools().await, hub.with(|state| state.ready()))
+    }
+
+    #[tokio::test]
+    async fn an_open_network_is_reported_and_forbids_tools_where_that_is_required() {
+        let (allowed, frames) = verdict(Enforcement::Required, true).await;
+        assert!(!allowed);
+        assert!(matches!(frames.as_slice(), [WorkerFrame::Isolation { isolated: false, .. }]), "{frames:?}");
+        let (allowed, frames) = verdict(Enforcement::BestEffort, true).await;
+        assert!(allowed);
+        assert!(matches!(frames.as_slice(), [WorkerFrame::Isolation { isolated: false, .. }]), "{frames:?}");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_isolation() {
+        let (allowed, frames) = verdict(Enforcement::Required, false).await;
+        assert!(allowed);
+        assert!(matches!(frames.as_slice(), [WorkerFrame::Isolation { isolated: true, .. }]), "{frames:?}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Keeping a connection: dial, greet, pass frames both ways, and again for ever.
+
+use std::time::Duration;
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use cadre_protocol::worker::{
+    HEARTBEAT_SECONDS, Hello, MAX_FRAME_BYTES, MISSED_HEARTBEATS, SandboxIdentity, ServerFrame, VERSION, WorkerFrame,
+};
+use futures::stream::{SplitSink, SplitStream};
+use futures::{SinkExt, StreamExt};
+use tokio::time::timeout;
+use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::dial::{self, DialError, Socket};
+use super::hub::Hub;
+use super::state::News;
+use crate::config::{Endpoint, TokenSource};
+
+/// A connection on which nothing was heard for this long is given up.
+const SILENCE: Duration = Duration::from_secs(HEARTBEAT_SECONDS * MISSED_HEARTBEATS);
+/// Time for the last frames of a process that ends.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Who dials where.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// The server.
+    pub api: Endpoint,
+    /// The token.
+    pub token: TokenSource,
+    /// Random for each process.
+    pub registration: String,
+    /// The pod's Sandbox.
+    pub sandbox: Option<SandboxIdentity>,
+}
+
+/// How the link ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkEnd {
+    /// As asked.
+    Closed,
+    /// The server does not want this worker.
+    Rejected(String),
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+enum Broken {
+    #[error("the connection broke")]
+    Transport(#[from] tungstenite::Error),
+    #[error("the server closed the connection")]
+    Closed,
+    #[error("the server was silent for {} s", SILENCE.as_secs())]
+    Silent,
+    #[error("the server sent what is no frame")]
+    Frame(#[source] serde_json::Error),
+    #[error("the server rejects this worker")]
+    Rejected(String),
+}
+
+/// Keeps a connection until it is told to close, or the server rejects the worker.
+pub async fn keep(hub: &Hub, identity: &Identity, close: &CancellationToken) -> LinkEnd {
+    let mut pause = Pauses::new();
+    loop {
+        let dialled = tokio::select! {
+            () = close.cancelled() => return LinkEnd::Closed,
+            dialled = dial::dial(&identity.api, &identity.token) => dialled,
+        };
+        let delay = match dialled {
+            Ok(socket) => match serve(hub, identity, socket, close, &mut pause).await {
+                Ok(()) => return LinkEnd::Closed,
+                Err(Broken::Rejected(reason)) => return LinkEnd::Rejected(reason),
+                Err(broken) => {
+                    warn!(error = %broken, "the link to the API server broke");
+                    hub.with(super::state::State::disconnected);
+                    pause.short()
+                }
+            },
+            Err(DialError::Unauthorized(status)) => {
+                warn!(status, "the API server refuses the token");
+                pause.long()
+            }
+            Err(error) => {
+                warn!(error = %error, "could not reach the API server");
+                pause.short()
+            }
+        };
+        tokio::select! {
+            () = close.cancelled() => return LinkEnd::Closed,
+            () = tokio::time::sleep(delay) => {}
+        }
+    }
+}
+
+/// Growing pauses with jitter, so that workers do not come back all at once.
+struct Pauses {
+    short: backon::ExponentialBackoff,
+    long: backon::ExponentialBackoff,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        let from = |min, max| {
+            ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter().without_max_times().build()
+        };
+        Self {
+            short: from(Duration::from_millis(50), Duration::from_secs(3)),
+            long: from(Duration::from_secs(1), Duration::from_secs(30)),
+        }
+    }
+
+    fn short(&mut self) -> Duration {
+        self.short.next().unwrap_or(Duration::from_secs(3))
+    }
+
+    fn long(&mut self) -> Duration {
+        self.long.next().unwrap_or(Duration::from_secs(30))
+    }
+}
+
+async fn serve(
+    hub: &Hub,
+    identity: &Identity,
+    socket: Socket,
+    close: &CancellationToken,
+    pause: &mut Pauses,
+) -> Result<(), Broken> {
+    let (mut sink, mut stream) = socket.split();
+    let hello = WorkerFrame::Hello(Hello {
+        version: VERSION,
+        registration: identity.registration.clone(),
+        sandbox: identity.sandbox.clone(),
+        runs: hub.with(|state| state.held()),
+    });
+    timeout(SILENCE, sink.send(dial::text(encode(&hello)?))).await.map_err(|_| Broken::Silent)??;
+    match receive(&mut stream).await? {
+        ServerFrame::Welcome { worker_id } => info!(%worker_id, "linked to the API server"),
+        ServerFrame::Rejected { reason } => return Err(Broken::Rejected(reason)),
+        _ => return Err(Broken::Closed),
+    }
+    *pause = Pauses::new();
+    tokio::select! {
+        written = write(hub, &mut sink, close) => written,
+        broken = read(hub, &mut stream) => Err(broken),
+    }
+}
+
+/// Sends what is ready, all in one flush, and heartbeats. Ends well when told to close.
+async fn write(hub: &Hub, sink: &mut SplitSink<Socket, Message>, close: &CancellationToken) -> Result<(), Broken> {
+    let mut beat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
+    loop {
+        timeout(SILENCE, flush(hub, sink)).await.map_err(|_| Broken::Silent)??;
+        tokio::select! {
+            biased;
+            _ = beat.tick() => sink.feed(dial::text(encode(&WorkerFrame::Heartbeat {})?)).await?,
+            () = hub.rung() => {}
+            () = close.cancelled() => {
+                let farewell = async {
+                    flush(hub, sink).await?;
+                    sink.close().await.map_err(Broken::from)
+                };
+                return timeout(LAST_WORDS, farewell).await.unwrap_or(Ok(()));
+            }
+        }
+    }
+}
+
+async fn flush(hub: &Hub, sink: &mut SplitSink<Socket, Message>) -> Result<(), Broken> {
+    for frame in hub.with(super::state::State::ready) {
+        let text = encode(&frame)?;
+        if text.len() > MAX_FRAME_BYTES {
+            hub.with(|state| state.too_large(&frame));
+        } else {
+            sink.feed(dial::text(text)).await?;
+        }
+    }
+    Ok(sink.flush().await?)
+}
+
+async fn read(hub: &Hub, stream: &mut SplitStream<Socket>) -> Broken {
+    loop {
+        let frame = match receive(stream).await {
+            Ok(frame) => frame,
+            Err(broken) => return broken,
+        };
+        match hub.with(|state| state.receive(frame)) {
+            Some(News::Rejected(reason)) => return Broken::Rejected(reason),
+            Some(news) => hub.tell(news),
+            None => {}
+        }
+    }
+}
+
+async fn receive(stream: &mut SplitStream<Socket>) -> Result<ServerFrame, Broken> {
+    loop {
+        match timeout(SILENCE, stream.next()).await.map_err(|_| Broken::Silent)? {
+            Some(Ok(Message::Text(text))) => return serde_json::from_str(&text).map_err(Broken::Frame),
+            Some(Ok(Message::Close(_))) | None => return Err(Broken::Closed),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error.into()),
+        }
+    }
+}
+
+fn encode(frame: &WorkerFrame) -> Result<String, Broken> {
+    serde_json::to_string(frame).map_err(Broken::Frame)
+}

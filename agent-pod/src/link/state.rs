@@ -1,0 +1,375 @@
+//! What must survive a connection: runs that are held, entries without an acknowledgement, open calls. No IO.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use cadre_protocol::ids::{Epoch, RunId};
+use cadre_protocol::journal::{Batch, Entry, Record};
+use cadre_protocol::model::{ModelError, ModelErrorCategory};
+use cadre_protocol::worker::{Assignment, HeldRun, RemoteToolResult, ServerFrame, WorkerFrame};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::engine::bounds;
+use crate::engine::ports::{Chunk, Lost, ModelEvent, Signal};
+
+/// Bytes of a batch above which a new one is begun.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A held run.
+pub struct Held {
+    epoch: Epoch,
+    signal: watch::Sender<Signal>,
+    /// First number that is not durable.
+    durable: watch::Sender<u64>,
+    /// Bytes that wait for an acknowledgement, about.
+    waiting: watch::Sender<usize>,
+    batches: VecDeque<Queued>,
+}
+
+struct Queued {
+    batch: Batch,
+    bytes: usize,
+    /// Sent on this connection.
+    sent: bool,
+    /// Sent on any connection: its bounds are fixed.
+    fixed: bool,
+}
+
+/// Who waits for a call.
+pub enum Waiter {
+    /// A model call.
+    Model(mpsc::UnboundedSender<ModelEvent>),
+    /// A tool call, and whether it may be made again.
+    Tool(oneshot::Sender<Result<RemoteToolResult, Lost>>, bool),
+    /// A piece of a file.
+    Blob(oneshot::Sender<Result<Chunk, String>>),
+}
+
+struct Open {
+    run: HeldRun,
+    frame: WorkerFrame,
+    waiter: Waiter,
+    sent: bool,
+}
+
+/// A run's own view of what it shares with the link.
+pub struct Reins {
+    /// Signals for the run.
+    pub signal: watch::Receiver<Signal>,
+    /// First number that is not durable.
+    pub durable: watch::Receiver<u64>,
+    /// Bytes that wait for an acknowledgement, about.
+    pub waiting: watch::Receiver<usize>,
+}
+
+/// News that the link's owner must act on.
+pub enum News {
+    /// A run to carry out.
+    Assigned(Box<Assignment>, Reins),
+    /// The connection ends for good.
+    Rejected(String),
+}
+
+/// The state.
+#[derive(Default)]
+pub struct State {
+    runs: HashMap<RunId, Held>,
+    calls: BTreeMap<u64, Open>,
+    next_call: u64,
+    /// Frames that belong to no run, in order; lost with the connection only if they were sent.
+    other: VecDeque<WorkerFrame>,
+    /// Said again on each connection.
+    isolation: Option<(bool, String)>,
+    /// Whether new runs are refused.
+    draining: bool,
+}
+
+impl State {
+    /// Runs for the greeting.
+    pub fn held(&self) -> Vec<HeldRun> {
+        self.runs.iter().map(|(run_id, held)| HeldRun { run_id: run_id.clone(), epoch: held.epoch }).collect()
+    }
+
+    /// Puts entries into line. Entries of a run that is not held under this epoch are dropped.
+    pub fn append(&mut self, run: &HeldRun, first_index: u64, entries: Vec<Entry>) {
+        let Some(held) = self.runs.get_mut(&run.run_id).filter(|held| held.epoch == run.epoch) else { return };
+        let bytes = entries.iter().map(entry_bytes).sum();
+        held.waiting.send_modify(|waiting| *waiting += bytes);
+        match held.batches.back_mut() {
+            Some(last) if last.takes(first_index, entries.len(), bytes) => {
+                last.batch.entries.extend(entries);
+                last.bytes += bytes;
+            }
+            _ => {
+                let batch = Batch { run_id: run.run_id.clone(), epoch: run.epoch, first_index, entries };
+                held.batches.extend(split(batch).into_iter().map(Queued::new));
+            }
+        }
+    }
+
+    /// Opens a call; gives its number.
+    pub fn open(&mut self, run: HeldRun, waiter: Waiter, frame: impl FnOnce(u64) -> WorkerFrame) -> u64 {
+        self.next_call += 1;
+        let call = self.next_call;
+        self.calls.insert(call, Open { run, frame: frame(call), waiter, sent: false });
+        call
+    }
+
+    /// Forgets a call; tells the server if it knows of it.
+    pub fn take_back(&mut self, call: u64) {
+        if self.calls.remove(&call).is_some_and(|open| open.sent) {
+            self.other.push_back(WorkerFrame::CancelCall { call });
+        }
+    }
+
+    /// Says whether the network is isolated, now and on each later connection.
+    pub fn report_isolation(&mut self, isolated: bool, detail: String) {
+        self.other.push_back(WorkerFrame::Isolation { isolated, detail: detail.clone() });
+        self.isolation = Some((isolated, detail));
+    }
+
+    /// Refuses new runs from now on.
+    pub fn refuse_runs(&mut self) {
+        self.draining = true;
+    }
+
+    /// Lets go of what is left and says so.
+    pub fn say_draining(&mut self) {
+        self.draining = true;
+        self.other.push_back(WorkerFrame::Draining {});
+    }
+
+    /// Lets go of a run.
+    pub fn release(&mut self, run: &HeldRun) {
+        if self.runs.get(&run.run_id).is_some_and(|held| held.epoch == run.epoch) {
+            self.runs.remove(&run.run_id);
+        }
+    }
+
+    /// All frames that are ready, marked as sent. Calls come first: somebody waits for a model.
+    pub fn ready(&mut self) -> Vec<WorkerFrame> {
+        let mut frames: Vec<WorkerFrame> = Vec::new();
+        for open in self.calls.values_mut().filter(|open| !open.sent) {
+            open.sent = true;
+            frames.push(open.frame.clone());
+        }
+        for queued in self.runs.values_mut().flat_map(|held| &mut held.batches).filter(|queued| !queued.sent) {
+            queued.sent = true;
+            queued.fixed = true;
+            frames.push(WorkerFrame::Append(queued.batch.clone()));
+        }
+        frames.extend(self.other.drain(..));
+        frames
+    }
+
+    /// Prepares for a new connection: everything unanswered goes out again, in order.
+    pub fn disconnected(&mut self) {
+        for queued in self.runs.values_mut().flat_map(|held| &mut held.batches) {
+            queued.sent = false;
+        }
+        self.other.retain(|frame| matches!(frame, WorkerFrame::Draining {}));
+        if let Some((isolated, detail)) = self.isolation.clone() {
+            self.other.push_back(WorkerFrame::Isolation { isolated, detail });
+        }
+        for (call, open) in std::mem::take(&mut self.calls) {
+            if !open.sent {
+                self.calls.insert(call, open);
+                continue;
+            }
+            match open.waiter {
+                Waiter::Tool(waiter, false) => {
+                    let reason = "the connection to the API server broke while the request was under way".to_owned();
+                    // Nobody may wait any more.
+                    let _ = waiter.send(Err(Lost { reason, may_have_happened: true }));
+                }
+                waiter => {
+                    if let Waiter::Model(events) = &waiter {
+                        let _ = events.send(ModelEvent::Restarted);
+                    }
+                    self.calls.insert(call, Open { waiter, sent: false, ..open });
+                }
+            }
+        }
+    }
+
+    /// Takes a frame of the server.
+    pub fn receive(&mut self, frame: ServerFrame) -> Option<News> {
+        match frame {
+            ServerFrame::Assign(assignment) => return self.assigned(assignment),
+            ServerFrame::Rejected { reason } => return Some(News::Rejected(reason)),
+            ServerFrame::Ack { run_id, epoch, next_index } => self.acknowledged(&run_id, epoch, next_index),
+            ServerFrame::Fenced { run_id, epoch } | ServerFrame::Refused { run_id, epoch, .. } => {
+                self.abort(&run_id, epoch);
+            }
+            ServerFrame::Cancel { run_id, epoch, reason } => {
+                if let Some(held) = self.runs.get(&run_id).filter(|held| held.epoch == epoch) {
+                    held.signal.send_if_modified(|signal| {
+                        let is_first = *signal == Signal::Go;
+                        if is_first {
+                            *signal = Signal::Cancel(reason);
+                        }
+                        is_first
+                    });
+                }
+            }
+            ServerFrame::ModelDelta { call, delta } => self.tell_model(call, ModelEvent::Delta(delta)),
+            ServerFrame::ModelReply { call, reply } => self.tell_model(call, ModelEvent::Reply(reply)),
+            ServerFrame::ModelFailed { call, error } => self.tell_model(call, ModelEvent::Failed(error)),
+            ServerFrame::ToolResult { call, result } => {
+                if let Some(Open { waiter: Waiter::Tool(waiter, _), .. }) = self.calls.remove(&call) {
+                    let _ = waiter.send(Ok(result));
+                }
+            }
+            ServerFrame::BlobChunk { call, data, last } => self.tell_blob(call, Ok(Chunk { data, last })),
+            ServerFrame::BlobFailed { call, reason } => self.tell_blob(call, Err(reason)),
+            ServerFrame::Welcome { .. } | ServerFrame::Heartbeat {} => {}
+        }
+        None
+    }
+
+    /// Fails a call whose frame is larger than a frame may be.
+    pub fn too_large(&mut self, frame: &WorkerFrame) {
+        let message = "The conversation is larger than the API server takes.".to_owned();
+        match frame {
+            WorkerFrame::ModelCall { call, .. } => {
+                let category = ModelErrorCategory::ContextWindow;
+                let error = ModelError { category, message, status: None, retry_after_ms: None };
+                self.tell_model(*call, ModelEvent::Failed(error));
+            }
+            WorkerFrame::ToolCall { call, .. } => {
+                if let Some(Open { waiter: Waiter::Tool(waiter, _), .. }) = self.calls.remove(call) {
+                    let content = "The request is larger than the API server takes.".to_owned();
+                    let _ = waiter.send(Ok(RemoteToolResult { content, error: true }));
+                }
+            }
+            WorkerFrame::Append(batch) => self.abort(&batch.run_id, batch.epoch),
+            _ => {}
+        }
+    }
+
+    fn assigned(&mut self, assignment: Box<Assignment>) -> Option<News> {
+        let known = self.runs.get(&assignment.run_id).map(|held| held.epoch);
+        if self.draining || known.is_some_and(|epoch| epoch >= assignment.epoch) {
+            return None;
+        }
+        if let Some(epoch) = known {
+            self.abort(&assignment.run_id, epoch);
+        }
+        let (signal, signals) = watch::channel(Signal::Go);
+        let (durable, durables) = watch::channel(assignment.progress.next_index);
+        let (waiting, waitings) = watch::channel(0);
+        let held = Held { epoch: assignment.epoch, signal, durable, waiting, batches: VecDeque::new() };
+        self.runs.insert(assignment.run_id.clone(), held);
+        Some(News::Assigned(assignment, Reins { signal: signals, durable: durables, waiting: waitings }))
+    }
+
+    fn acknowledged(&mut self, run_id: &RunId, epoch: Epoch, next_index: u64) {
+        let Some(held) = self.runs.get_mut(run_id).filter(|held| held.epoch == epoch) else { return };
+        while let Some(first) = held.batches.front_mut() {
+            let end = first.batch.first_index + first.batch.entries.len() as u64;
+            if end > next_index {
+                let done = next_index.saturating_sub(first.batch.first_index) as usize;
+                first.batch.entries.drain(..done);
+                first.batch.first_index += done as u64;
+                break;
+            }
+            held.batches.pop_front();
+        }
+        let left = held.batches.iter().map(|queued| queued.bytes).sum();
+        held.waiting.send_replace(left);
+        held.durable.send_if_modified(|durable| {
+            let grew = next_index > *durable;
+            *durable = next_index.max(*durable);
+            grew
+        });
+    }
+
+    fn abort(&mut self, run_id: &RunId, epoch: Epoch) {
+        if self.runs.get(run_id).is_some_and(|held| held.epoch == epoch) {
+            if let Some(held) = self.runs.remove(run_id) {
+                held.signal.send_replace(Signal::Abort);
+            }
+            self.calls.retain(|_, open| open.run.run_id != *run_id || open.run.epoch != epoch);
+        }
+    }
+
+    fn tell_model(&mut self, call: u64, event: ModelEvent) {
+        let is_last = !matches!(event, ModelEvent::Delta(_) | ModelEvent::Restarted);
+        if let Some(Open { waiter: Waiter::Model(events), .. }) = self.calls.get(&call) {
+            // Nobody may listen any more.
+            let _ = events.send(event);
+            if is_last {
+                self.calls.remove(&call);
+            }
+        }
+    }
+
+    fn tell_blob(&mut self, call: u64, answer: Result<Chunk, String>) {
+        if let Some(Open { waiter: Waiter::Blob(waiter), .. }) = self.calls.remove(&call) {
+            let _ = waiter.send(answer);
+        }
+    }
+}
+
+impl Queued {
+    fn new(batch: Batch) -> Self {
+        let bytes = batch.entries.iter().map(entry_bytes).sum();
+        Self { batch, bytes, sent: false, fixed: false }
+    }
+
+    fn takes(&self, first_index: u64, entries: usize, bytes: usize) -> bool {
+        let len = self.batch.entries.len();
+        !self.fixed
+            && self.batch.first_index + len as u64 == first_index
+            && len + entries <= Batch::MAX_ENTRIES
+            && self.bytes + bytes <= BATCH_BYTES
+    }
+}
+
+/// A batch in parts that keep the limits.
+fn split(batch: Batch) -> Vec<Batch> {
+    let mut parts: Vec<(Batch, usize)> = Vec::new();
+    let Batch { run_id, epoch, first_index, entries } = batch;
+    for (index, entry) in (first_index..).zip(entries) {
+        let bytes = entry_bytes(&entry);
+        match parts.last_mut() {
+            Some((part, size)) if part.entries.len() < Batch::MAX_ENTRIES && *size + bytes <= BATCH_BYTES => {
+                part.entries.push(entry);
+                *size += bytes;
+            }
+            _ => {
+                let entries = vec![entry];
+                parts.push((Batch { run_id: run_id.clone(), epoch, first_index: index, entries }, bytes));
+            }
+        }
+    }
+    parts.into_iter().map(|(part, _)| part).collect()
+}
+
+/// About how many bytes an entry takes; only its long texts count.
+fn entry_bytes(entry: &Entry) -> usize {
+    use cadre_protocol::event::RunEvent;
+    let event = match &entry.event {
+        Some(RunEvent::RunContent { content, reasoning_content, .. }) => {
+            bounds::size(content) + reasoning_content.as_ref().map_or(0, String::len)
+        }
+        Some(RunEvent::ToolCallStarted { tool } | RunEvent::ToolCallCompleted { tool, .. }) => tool_bytes(tool),
+        Some(RunEvent::ToolCallError { tool, error }) => tool_bytes(tool) + error.len(),
+        Some(RunEvent::RunCompleted { content, .. }) => bounds::size(content),
+        _ => 0,
+    };
+    let record = match &entry.record {
+        Some(Record::Message(message)) => {
+            let calls: usize = message.tool_calls.iter().map(|call| call.arguments.len() + 64).sum();
+            let data = message.provider_data.as_ref().map_or(0, bounds::size);
+            message.content.len() + message.reasoning.as_ref().map_or(0, String::len) + calls + data
+        }
+        Some(Record::ToolStarted { tool, .. } | Record::ToolFinished { tool, .. }) => tool_bytes(tool),
+        Some(Record::Finished(_)) | None => 0,
+    };
+    256 + event + record
+}
+
+fn tool_bytes(tool: &cadre_protocol::tool::ToolExecution) -> usize {
+    let arguments: usize = tool.tool_args.values().map(bounds::size).sum();
+    512 + arguments + tool.result.as_ref().map_or(0, String::len)
+}
