@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 16;
 /// Opens `path` below `root`. Links that stay inside are followed where the kernel can tell (`openat2`), and none where
 /// it cannot. `flags` must not create: that is done with a descriptor of the folder.
 pub(super) fn open_beneath(root: BorrowedFd<'_>, path: &RelPath, flags: OFlag) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
+    let flags = flags | OFlag::O_CLOEXEC;
     let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     for _ in 0..ATTEMPTS {
         match openat2(root, &path.to_path(), OpenHow::new().flags(flags).resolve(resolve)) {
@@ -77,7 +77,7 @@ impl Workspace {
     /// Opens a regular file for reading.
     pub(super) fn open_file(&self, path: &RelPath) -> Result<(File, FileStat), Failure> {
         // Without O_NONBLOCK, opening a pipe would wait for its other end.
-        let opened = open_beneath(self.root(), path, OFlag::O_RDONLY | OFlag::O_NONBLOCK);
+        let opened = open_beneath(self.root(), path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY);
         regular(path, opened.map_err(|error| Failure::at(path, error))?)
     }
 

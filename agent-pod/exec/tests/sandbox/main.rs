@@ -1,0 +1,6 @@
+//! exec-server in a process of its own, asked through the engine's client.
+
+mod commands;
+mod connection;
+mod files;
+mod support;
