@@ -119,10 +119,11 @@ impl Command {
         workspace: &Arc<Workspace>,
         kill: CancellationToken,
     ) -> Result<ExecBody, Failure> {
+        let generation = processes.generation();
         let cwd = RelPath::parse(self.cwd.as_deref().unwrap_or_default())?;
         let (folder, before) = look(workspace, cwd.clone()).await?;
         let mut command = shell.command(&self.text, &cwd, &folder);
-        let started = processes.spawn(&mut command).map_err(|error| {
+        let started = processes.spawn(&mut command, generation).map_err(|error| {
             Failure::new(ExecErrorCode::Spawn, format!("the command could not be started: {error}"))
         })?;
         drop(folder);

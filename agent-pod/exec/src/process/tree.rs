@@ -49,6 +49,8 @@ pub(crate) struct Processes {
 #[derive(Debug, Default)]
 struct State {
     next: Key,
+    /// How often everything was ended.
+    generation: u64,
     commands: HashMap<Key, Tracked>,
 }
 
@@ -81,10 +83,19 @@ pub(crate) async fn supervise(processes: Arc<Processes>) -> io::Result<()> {
 }
 
 impl Processes {
-    /// Starts a command, which must make a process group of its own.
-    pub(super) fn spawn(&self, command: &mut Command) -> io::Result<Started> {
+    /// How often everything was ended: whoever prepares to spawn takes it first.
+    pub(super) fn generation(&self) -> u64 {
+        self.state().generation
+    }
+
+    /// Starts a command, which must make a process group of its own. Refused when everything was ended since
+    /// `generation`.
+    pub(super) fn spawn(&self, command: &mut Command, generation: u64) -> io::Result<Started> {
         // Held until the child is known, or it might be reaped as an orphan.
         let mut state = self.state();
+        if state.generation != generation {
+            return Err(io::Error::other("all commands were ended meanwhile"));
+        }
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
@@ -104,7 +115,7 @@ impl Processes {
 
     /// Ends every process that descends from this one, in the same way.
     pub(crate) async fn stop_all(&self) {
-        self.state().commands.values_mut().for_each(|tracked| tracked.ended = true);
+        self.state().end_all();
         end(|signal| self.state().signal_descendants(signal)).await;
     }
 
@@ -139,6 +150,11 @@ async fn end(signal: impl Fn(Option<Signal>) -> usize) {
 }
 
 impl State {
+    fn end_all(&mut self) {
+        self.generation += 1;
+        self.commands.values_mut().for_each(|tracked| tracked.ended = true);
+    }
+
     fn reap(&mut self) {
         for tracked in self.commands.values_mut() {
             if let Some((child, _)) = &mut tracked.child
@@ -205,12 +221,14 @@ impl State {
         let strays = self.strays(&table, main.started);
         let Some(tracked) = self.commands.get_mut(&key) else { return 0 };
         tracked.members.extend(strays);
-        let group = table.values().any(|entry| entry.group == main.pid && tracked.members.contains(&entry.process));
+        let waited = tracked.child.is_some();
+        let group =
+            waited || table.values().any(|entry| entry.group == main.pid && tracked.members.contains(&entry.process));
         if let (true, Some(signal)) = (group, signal) {
             // Reaches, in one step, what the group forks meanwhile. It may be gone by now.
             let _ = killpg(main.pid, signal);
         }
-        send(&table, &tracked.members, signal)
+        send(&table, &tracked.members, signal).max(usize::from(waited))
     }
 
     fn signal_descendants(&mut self, signal: Option<Signal>) -> usize {

@@ -9,6 +9,7 @@ use cadre_protocol::tool::WorkspaceEffect;
 use futures::{SinkExt, StreamExt};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 use tokio_util::codec::{FramedRead, FramedWrite};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,8 @@ use crate::workspace::{Failure, Workspace};
 
 /// Most requests at once, over all connections: a command of a lost connection counts until it ends.
 const MAX_REQUESTS: usize = 64;
+/// How long a new engine waits for the end of what an older one asked for.
+const QUIET: Duration = Duration::from_secs(30);
 /// Answers that wait for the engine to read them.
 const WAITING_ANSWERS: usize = 16;
 
@@ -86,10 +89,16 @@ impl Session {
             let message = format!("exec-server speaks version {VERSION}, not {version}");
             return ExecBody::Failed { code: ExecErrorCode::Io, message };
         }
-        let old = lock(&self.epoch).replace(epoch);
+        let old = *lock(&self.epoch);
         if old.is_some_and(|old| old != epoch) {
             self.processes.stop_all().await;
+            // Operations on files cannot be stopped, so the last of them is waited for.
+            let all = u32::try_from(MAX_REQUESTS).unwrap_or(u32::MAX);
+            if !matches!(timeout(QUIET, self.slots.acquire_many(all)).await, Ok(Ok(_))) {
+                return refuse("requests of an older engine are still running");
+            }
         }
+        *lock(&self.epoch) = Some(epoch);
         ExecBody::Ready { workspace_id: self.workspace.id().to_owned() }
     }
 

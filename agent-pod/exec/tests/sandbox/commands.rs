@@ -130,6 +130,49 @@ async fn effects_name_what_changed() {
     assert_eq!((many.files.len(), many.truncated), (200, true));
 }
 
+/// Needs root to become somebody else; for others the user is already the one that commands run as.
+#[tokio::test]
+async fn commands_run_as_the_user_they_are_given() {
+    if !nix::unistd::Uid::effective().is_root() {
+        return;
+    }
+    let (sandbox, client) = Sandbox::start_as(54321).await;
+    assert_eq!(
+        output(&client, "id -u; id -g; id -G; grep CapEff /proc/self/status").await,
+        "54321\n54321\n54321\nCapEff:\t0000000000000000\n"
+    );
+    let write = ExecOp::Write { path: "a/b".into(), content: "x".into() };
+    assert!(matches!(client.request(write).await.unwrap(), ExecBody::Done { .. }));
+    assert_eq!(
+        output(&client, "echo y >> a/b; touch a/c; cat a/b; echo $PWD $USER").await,
+        format!("xy\n{} agent\n", sandbox.folder.path().join("workspace").display())
+    );
+    let answer = client
+        .request(command(&format!("kill -9 {}; cat /proc/{}/environ", sandbox.server.id(), sandbox.server.id()), SOON))
+        .await
+        .unwrap();
+    assert!(matches!(answer, ExecBody::Exited { code: Some(1), .. }), "{answer:?}");
+    let doomed = client.request(command(FAMILY, Duration::from_secs(3))).await.unwrap();
+    assert!(matches!(doomed, ExecBody::Exited { timed_out: true, .. }));
+    for pid in sandbox.pids("pids", 5).await {
+        eventually("the family is gone", || !exists(pid)).await;
+    }
+}
+
+/// Same user or not: what exec-server holds in memory and in descriptors is closed to commands without privileges.
+#[tokio::test]
+async fn the_server_cannot_be_looked_into() {
+    let (sandbox, client) = Sandbox::start().await;
+    let owner =
+        std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(format!("/proc/{}/mem", sandbox.server.id())).unwrap());
+    assert_eq!(owner, 0, "the kernel gives the files of a non-dumpable process to root");
+    if !nix::unistd::Uid::effective().is_root() {
+        let answer =
+            client.request(command(&format!("cat /proc/{}/environ", sandbox.server.id()), SOON)).await.unwrap();
+        assert!(matches!(&answer, ExecBody::Exited { code: Some(1), stdout, .. } if stdout.is_empty()), "{answer:?}");
+    }
+}
+
 #[tokio::test]
 async fn orphans_are_reaped() {
     let (sandbox, client) = Sandbox::start().await;

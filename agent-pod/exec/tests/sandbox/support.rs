@@ -1,6 +1,7 @@
 //! Starts exec-server as this test program again, and the client beside it.
 
 use std::collections::HashSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,6 +14,8 @@ use tempfile::TempDir;
 
 /// Names the folder of a sandbox for the process that is exec-server.
 const FOLDER: &str = "CADRE_TEST_SANDBOX";
+/// The number of the user and group that commands run as, for the same process.
+const USER: &str = "CADRE_TEST_USER";
 /// In the server's environment, and never in a command's.
 pub const CANARY: &str = "canary-b1946ac9";
 /// Generous: the machine may be busy.
@@ -27,7 +30,7 @@ fn exec_server_process() {
         workspace: folder.join("workspace"),
         home: folder.join("home"),
         tmp: folder.join("tmp"),
-        run_as: None,
+        run_as: std::env::var(USER).ok().map(|user| (user.parse().unwrap(), user.parse().unwrap())),
         shell: None,
     };
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
@@ -48,6 +51,18 @@ impl Sandbox {
     pub async fn start() -> (Self, ExecClient) {
         let folder = tempfile::tempdir().unwrap();
         let server = Self::serve(folder.path());
+        Self::greet(folder, server).await
+    }
+
+    /// The same, with commands of another user. Only root can do that.
+    pub async fn start_as(user: u32) -> (Self, ExecClient) {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let server = Self::program(folder.path()).env(USER, user.to_string()).spawn().unwrap();
+        Self::greet(folder, server).await
+    }
+
+    async fn greet(folder: TempDir, server: Child) -> (Self, ExecClient) {
         let sandbox = Self { folder, server };
         let client = sandbox.engine(1);
         client.wait_connected(SOON).await.unwrap();
@@ -56,13 +71,17 @@ impl Sandbox {
 
     /// The process that is exec-server.
     pub fn serve(folder: &Path) -> Child {
-        Command::new(std::env::current_exe().unwrap())
+        Self::program(folder).spawn().unwrap()
+    }
+
+    fn program(folder: &Path) -> Command {
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program
             .args(["--exact", "support::exec_server_process", "--nocapture"])
             .env(FOLDER, folder)
             .env("CADRE_TEST_CANARY", CANARY)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
+            .stdout(Stdio::null());
+        program
     }
 
     /// An engine that listens.
