@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{ModelConfig, Provider};
 use crate::credentials::{self, Credentials};
 use crate::egress::{BuildError, Egress, EgressPolicy, Lookup, SystemLookup};
-use crate::failure::failure;
-use crate::models::{Answer, Sink};
+use crate::failure::{capped, failure};
+use crate::models::{self, Answer, Sink};
 use crate::scripted::Scripts;
 use crate::{retry, upstream};
 
@@ -84,7 +84,7 @@ impl Gateway {
         if model.provider == Provider::Scripted {
             return (CredentialState::NotRequired, "the Scripted provider needs no credential".to_owned());
         }
-        let destination = match upstream::endpoint(model) {
+        let destination = match models::endpoint(model) {
             Ok(url) => url,
             Err(error) => return (CredentialState::NotAllowed, error.message),
         };
@@ -111,7 +111,9 @@ impl Gateway {
                 Err(_) => timed_out(model),
             };
             let wait = retry::delay(&error, made, model.retries, rand::random());
-            let Some(wait) = wait.filter(|_| !sink.delivered()) else { return Err(error) };
+            let Some(wait) = wait.filter(|_| !sink.delivered()) else {
+                return Err(capped(error));
+            };
             tracing::info!(
                 namespace = model.namespace,
                 model = model.name,

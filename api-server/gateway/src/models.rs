@@ -1,9 +1,69 @@
 //! The provider formats: from a neutral request to a body, from a stream of events to an answer.
 
+mod anthropic;
+mod carried;
+mod openai_chat;
+mod openai_responses;
+mod request;
+mod schema;
+mod sse;
+mod stream;
+
 use cadre_protocol::message::ToolCall;
-use cadre_protocol::model::{FinishReason, ModelDelta, Usage};
+use cadre_protocol::model::{FinishReason, ModelDelta, ModelError, ModelErrorCategory, Usage};
 use serde_json::Value;
 use tokio::time::{Duration, Instant};
+
+use crate::config::{Api, Provider};
+use crate::failure::failure;
+
+pub(crate) use request::{body, endpoint};
+pub(crate) use stream::read;
+
+/// Puts an answer together from the events of one API. Never panics, whatever the events are.
+pub(crate) trait Assembler: Send {
+    /// Takes one event.
+    ///
+    /// # Errors
+    /// If the event reports a failure or makes no sense.
+    fn event(&mut self, event: &Value, sink: &mut Sink<'_>) -> Result<(), ModelError>;
+
+    /// The provider says that the stream is over.
+    fn done(&mut self) {}
+
+    /// Whether nothing more needs to be read.
+    fn complete(&self) -> bool;
+
+    /// The answer.
+    ///
+    /// # Errors
+    /// If it is not complete.
+    fn finish(self: Box<Self>) -> Result<Answer, ModelError>;
+}
+
+/// The assembler of an API.
+pub(crate) fn assembler(api: Api, provider: Provider) -> Box<dyn Assembler> {
+    match api {
+        Api::Messages => Box::new(anthropic::Assembly::new(provider)),
+        Api::Responses => Box::new(openai_responses::Assembly::new(provider)),
+        Api::ChatCompletions => Box::new(openai_chat::Assembly::new(provider)),
+    }
+}
+
+/// The stream ended before the answer did.
+fn cut_short(provider: Provider) -> ModelError {
+    failure(ModelErrorCategory::Network, format!("{} ended the answer before it was complete", provider.as_str()))
+}
+
+/// A text field of an event, empty if there is none.
+fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A number of an event.
+fn number(value: &Value, pointer: &str) -> Option<u64> {
+    value.pointer(pointer).and_then(Value::as_u64)
+}
 
 /// A complete answer, before it is measured and priced.
 #[derive(Debug, Clone, PartialEq)]

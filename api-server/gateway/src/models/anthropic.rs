@@ -1,0 +1,7 @@
+//! Anthropic Messages.
+
+mod assembly;
+mod body;
+
+pub(super) use assembly::Assembly;
+pub(super) use body::body;
