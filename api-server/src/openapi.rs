@@ -1,1 +1,46 @@
-//! The OpenAPI document.
+//! The OpenAPI document of the user port, made from the same list as its router.
+
+use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
+
+use crate::listen::user;
+
+/// What the document says before its operations.
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Cadre",
+    description = "Runs of AI agents: durable, resumable, each session in its own pod. Compatible with the HTTP API of AgentOS.",
+    license(name = "Apache-2.0", identifier = "Apache-2.0"),
+))]
+struct Head;
+
+/// The document.
+#[must_use]
+pub fn api() -> utoipa::openapi::OpenApi {
+    let mut api = user::operations().into_openapi();
+    let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+    api.components.get_or_insert_default().add_security_scheme("securityKey", bearer);
+    api.security = Some(vec![SecurityRequirement::new("securityKey", Vec::<String>::new())]);
+    let mut head = Head::openapi();
+    head.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    api.info = head.info;
+    api
+}
+
+/// The document as committed in `api-server/openapi.json`: indented JSON with a line break at its end.
+#[must_use]
+pub fn document() -> String {
+    // A document of plain data always serializes.
+    api().to_pretty_json().unwrap_or_default() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_committed_document_is_the_servers() {
+        let committed = include_str!("../openapi.json");
+        assert!(document() == committed, "openapi.json is stale: run `cadre-api openapi > api-server/openapi.json`");
+    }
+}

@@ -1,1 +1,96 @@
 //! The user port: router and middleware.
+//!
+//! A request is authenticated before its body is read. Bodies are at most 1 MiB, those with uploads 32 MiB.
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::Response;
+use axum::routing::get;
+use http::{HeaderName, HeaderValue};
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::set_header::SetResponseHeaderLayer;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::auth::actor::{admit, authenticate};
+use crate::domain::Service;
+use crate::routes::error::{ApiError, panicked, unknown_path, wrong_method};
+use crate::routes::state::{UserSettings, UserState};
+use crate::routes::{agents, os, queue, runs, sessions};
+
+/// Largest body.
+const MAX_BODY_BYTES: usize = 1 << 20;
+/// Largest body of a route that takes files.
+const MAX_UPLOAD_BYTES: usize = 32 << 20;
+
+/// The router of the user port.
+#[must_use]
+pub fn router(service: Service, settings: UserSettings) -> Router {
+    let state = UserState::new(service, settings);
+    let (protected, _) = protected().split_for_parts();
+    let (public, _) = public().split_for_parts();
+    let hidden = Router::new()
+        .route("/", get(os::landing::landing))
+        .route("/docs", get(os::docs::docs))
+        .route("/openapi.json", get(os::docs::openapi_json));
+    let nosniff = (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    protected
+        .route_layer(from_fn_with_state(state.clone(), identify))
+        .merge(public)
+        .merge(hidden)
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(from_fn_with_state(state.clone(), keep_pages_out))
+        .layer(SetResponseHeaderLayer::overriding(nosniff.0, nosniff.1))
+        .layer(CatchPanicLayer::custom(panicked))
+        .with_state(state)
+}
+
+/// All operations of the OpenAPI document.
+#[must_use]
+pub fn operations() -> OpenApiRouter<UserState> {
+    public().merge(protected())
+}
+
+/// What needs no credential.
+fn public() -> OpenApiRouter<UserState> {
+    OpenApiRouter::new().routes(routes!(os::health::health)).routes(routes!(os::info::info))
+}
+
+/// What needs one.
+fn protected() -> OpenApiRouter<UserState> {
+    OpenApiRouter::new()
+        .routes(routes!(runs::create::create))
+        .layer(DefaultBodyLimit::max(MAX_UPLOAD_BYTES))
+        .routes(routes!(runs::list::list))
+        .routes(routes!(runs::get::get))
+        .routes(routes!(runs::cancel::cancel))
+        .routes(routes!(runs::resume::resume))
+        .routes(routes!(agents::list::list))
+        .routes(routes!(agents::get::get))
+        .routes(routes!(sessions::list::list, sessions::delete_many::delete_many))
+        .routes(routes!(sessions::get::get, sessions::delete::delete))
+        .routes(routes!(sessions::rename::rename))
+        .routes(routes!(sessions::runs::runs))
+        .routes(routes!(sessions::run_previews::run_previews))
+        .routes(routes!(sessions::run::run))
+        .routes(routes!(queue::stats::stats))
+        .routes(routes!(os::config::config))
+}
+
+/// Puts the actor into the request, or answers 401 before the body is read.
+async fn identify(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+    let (mut parts, body) = request.into_parts();
+    let actor = authenticate(&state.settings.authentication, &parts)?;
+    parts.extensions.insert(actor);
+    Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+/// In local mode, for every path: refuses what a browser sends for a foreign page.
+async fn keep_pages_out(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    admit(&state.settings.authentication, &parts)?;
+    Ok(next.run(Request::from_parts(parts, body)).await)
+}

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::auth::actor::Denied;
+use crate::domain::DomainError;
 
 /// One wrong field of a request, in pydantic's shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -110,6 +111,31 @@ impl From<Denied> for ApiError {
         };
         Self::new(code, denied.to_string())
     }
+}
+
+impl From<DomainError> for ApiError {
+    fn from(error: DomainError) -> Self {
+        match error {
+            DomainError::Store(error) => error.into(),
+            DomainError::AgentNotFound(_) => Self::not_found("Agent not found"),
+            DomainError::RunNotFound(_) => Self::run_not_found(),
+            DomainError::SessionNotFound(id) => Self::session_not_found(&id),
+            DomainError::Invalid(problem) => Self::validation(vec![FieldError {
+                kind: "value_error",
+                loc: vec!["body".to_owned()],
+                msg: format!("Value error, {problem}"),
+                input: Value::Null,
+                ctx: None,
+            }]),
+            other => Self::new(other.code(), sentence(&other.to_string())),
+        }
+    }
+}
+
+/// Error texts begin in lower case, answers for people do not.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
 }
 
 impl From<StoreError> for ApiError {

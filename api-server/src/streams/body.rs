@@ -24,7 +24,7 @@ pub const KEEP_ALIVE_FRAME: &str = ": keepalive\n\n";
 
 /// An event stream as an answer.
 pub fn response(chunks: BoxStream<'static, EventChunk>, plan: Plan, shutdown: CancellationToken) -> Response {
-    with_headers(Body::from_stream(bytes(chunks, plan, shutdown)))
+    with_headers(Body::from_stream(bytes(chunks, plan, shutdown, KEEP_ALIVE)))
 }
 
 /// An event stream of one frame.
@@ -48,6 +48,7 @@ fn bytes(
     mut chunks: BoxStream<'static, EventChunk>,
     plan: Plan,
     shutdown: CancellationToken,
+    keep_alive: Duration,
 ) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
     let Plan { first, after, mut caught_up, content_only } = plan;
     let mut sent = after.map_or(0, |last| last.saturating_add(1));
@@ -62,7 +63,7 @@ fn bytes(
             let next = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break,
-                next = tokio::time::timeout(KEEP_ALIVE, chunks.next()) => next,
+                next = tokio::time::timeout(keep_alive, chunks.next()) => next,
             };
             match next {
                 Err(_silent) => yield Ok(Bytes::from_static(KEEP_ALIVE_FRAME.as_bytes())),
@@ -117,7 +118,7 @@ mod tests {
     }
 
     async fn collect(chunks: Vec<EventChunk>, plan: Plan) -> String {
-        let parts: Vec<_> = bytes(futures::stream::iter(chunks).boxed(), plan, CancellationToken::new()).collect().await;
+        let parts: Vec<_> = bytes(futures::stream::iter(chunks).boxed(), plan, CancellationToken::new(), KEEP_ALIVE).collect().await;
         parts.into_iter().map(|part| String::from_utf8(part.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -148,11 +149,11 @@ mod tests {
         assert_eq!(collect(vec![chunk(0..5)], plan).await, [0, 2, 4].map(frame).concat());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn silence_is_filled_and_ends_with_the_server() {
         let shutdown = CancellationToken::new();
         let silent = futures::stream::pending().boxed();
-        let mut stream = Box::pin(bytes(silent, Plan::default(), shutdown.clone()));
+        let mut stream = Box::pin(bytes(silent, Plan::default(), shutdown.clone(), Duration::from_millis(1)));
         for _ in 0..2 {
             assert_eq!(stream.next().await.unwrap().unwrap(), KEEP_ALIVE_FRAME);
         }

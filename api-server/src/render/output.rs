@@ -1,0 +1,181 @@
+//! A run in full: AgentOS's RunOutput.
+
+use cadre_protocol::journal::ToolCallState;
+use cadre_protocol::run::{Attachment, RunInput};
+use cadre_protocol::tool::ToolExecution;
+use cadre_store::rows::{RunDetail, RunRow};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::message::{self, MessageOutput};
+use super::metrics::{self, Metrics};
+use super::time::seconds;
+
+/// A run in full.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RunOutput {
+    /// Run.
+    pub run_id: String,
+    /// Id of the agent.
+    pub agent_id: String,
+    /// Its name.
+    pub agent_name: String,
+    /// Session.
+    pub session_id: String,
+    /// The user that the caller named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<String>,
+    /// The answer: text, or what the output schema asks for. The provider's message where the run failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Value>)]
+    pub content: Option<Value>,
+    /// `str`, or the schema's title.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content_type: Option<String>,
+    /// Model id.
+    pub model: String,
+    /// Provider.
+    pub model_provider: String,
+    /// State of the session.
+    #[schema(value_type = Object)]
+    pub session_state: Map<String, Value>,
+    /// Metadata; `attempts` when there was more than one.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    #[schema(value_type = Object)]
+    pub metadata: Map<String, Value>,
+    /// Unix seconds.
+    pub created_at: u64,
+    /// `PENDING`, `RUNNING`, `PAUSED`, `COMPLETED`, `CANCELLED`, `ERROR` or `REGENERATED`.
+    pub status: String,
+    /// When a cancel reached it: `PENDING`, `EXECUTING` or `PAUSED`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancellation_stage: Option<String>,
+    /// While PENDING: the run of the same session that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_on: Option<String>,
+    /// Kind of the failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_type: Option<String>,
+    /// Code below that kind.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_id: Option<String>,
+    /// Attempts begun.
+    pub queue_attempt: u32,
+    /// Tokens, cost and times.
+    pub metrics: Metrics,
+    /// Messages, oldest first.
+    pub messages: Vec<MessageOutput>,
+    /// Tool calls, in order.
+    #[schema(value_type = Vec<Object>)]
+    pub tools: Vec<ToolExecution>,
+    /// What was asked.
+    pub input: InputOutput,
+}
+
+/// What was asked.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct InputOutput {
+    /// Text.
+    pub input_content: String,
+    /// Files that came with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub attachments: Vec<AttachmentOutput>,
+}
+
+/// A file that came with a run.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AttachmentOutput {
+    /// File name.
+    pub name: String,
+    /// Media type.
+    pub media_type: String,
+    /// Bytes.
+    pub size: u64,
+    /// Hex SHA-256 of the content.
+    pub digest: String,
+}
+
+/// A run that was accepted and has not ended.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Accepted {
+    /// Run.
+    pub run_id: String,
+    /// Session.
+    pub session_id: String,
+    /// Where it stands.
+    pub status: String,
+    /// The run of the same session that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_on: Option<String>,
+}
+
+impl Accepted {
+    /// Where a run stands.
+    #[must_use]
+    pub fn new(run: &RunRow, waiting_on: Option<String>) -> Self {
+        Self {
+            run_id: run.run_id.to_string(),
+            session_id: run.session_id.to_string(),
+            status: run.status.as_str().to_owned(),
+            waiting_on,
+        }
+    }
+}
+
+/// A run in full.
+#[must_use]
+pub fn output(detail: RunDetail) -> RunOutput {
+    let RunDetail { run, messages, tools, session_state, agent, waiting_on } = detail;
+    let metrics = metrics::of_run(&run.metrics, &agent.model);
+    let content = content(&run);
+    let failure = run.failure;
+    RunOutput {
+        run_id: run.run_id.into(),
+        agent_id: agent.api_id.clone(),
+        agent_name: agent.display_name.clone(),
+        session_id: run.session_id.into(),
+        user_id: run.user_id,
+        content_type: run.content_type.or_else(|| content.is_some().then(|| "str".to_owned())),
+        content,
+        model: agent.model.model_id.clone(),
+        model_provider: agent.model.provider.clone(),
+        session_state,
+        metadata: with_attempts(run.metadata, run.attempt),
+        created_at: seconds(run.created_at_ms),
+        status: run.status.as_str().to_owned(),
+        cancellation_stage: run.cancellation_stage,
+        waiting_on: waiting_on.map(Into::into),
+        error_id: failure.as_ref().and_then(|failure| failure.error_id.clone()),
+        error_type: failure.map(|failure| failure.error_type),
+        queue_attempt: run.attempt,
+        metrics,
+        messages: message::messages(messages),
+        tools: tools.into_iter().map(|ToolCallState { tool, idempotent: _, finished: _ }| tool).collect(),
+        input: input(run.input),
+    }
+}
+
+/// The answer, or what went wrong: where AgentOS's clients look for either.
+#[must_use]
+pub fn content(run: &RunRow) -> Option<Value> {
+    let message = || run.failure.as_ref().map(|failure| Value::from(failure.message.as_str()));
+    run.content.clone().or_else(message)
+}
+
+fn with_attempts(mut metadata: Map<String, Value>, attempts: u32) -> Map<String, Value> {
+    if attempts > 1 {
+        metadata.insert("attempts".to_owned(), attempts.into());
+    }
+    metadata
+}
+
+fn input(input: RunInput) -> InputOutput {
+    let RunInput { text, files, dependencies: _, output_schema: _ } = input;
+    InputOutput { input_content: text, attachments: files.into_iter().map(attachment).collect() }
+}
+
+fn attachment(file: Attachment) -> AttachmentOutput {
+    let Attachment { name, media_type, size, digest } = file;
+    AttachmentOutput { name, media_type, size, digest: digest.into() }
+}

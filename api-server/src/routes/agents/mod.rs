@@ -1,0 +1,4 @@
+//! Agents.
+
+pub mod get;
+pub mod list;

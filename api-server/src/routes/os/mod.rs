@@ -1,0 +1,7 @@
+//! The server itself.
+
+pub mod config;
+pub mod docs;
+pub mod health;
+pub mod info;
+pub mod landing;

@@ -1,0 +1,3 @@
+//! The queue of accepted runs.
+
+pub mod stats;

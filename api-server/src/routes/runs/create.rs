@@ -1,0 +1,118 @@
+//! `POST /agents/{agent_id}/runs`.
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use utoipa::ToSchema;
+
+use super::request::{self, Delivery, RunRequest};
+use crate::auth::actor::Actor;
+use crate::domain::{DomainError, Submitted};
+use crate::render::output::{Accepted, RunOutput, output};
+use crate::routes::error::ApiError;
+use crate::routes::extract::ApiPath;
+use crate::routes::form::ApiForm;
+use crate::routes::responses::{Busy, Conflicts, Errors};
+use crate::routes::state::UserState;
+use crate::streams::body;
+use crate::streams::resume::Plan;
+
+/// Names the run before its first event or its end is there.
+const RUN_ID: &str = "x-run-id";
+
+/// The form, for the OpenAPI document.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "read by the OpenAPI document only")]
+pub struct CreateRunForm {
+    /// What the agent is asked.
+    #[schema(min_length = 1)]
+    message: String,
+    /// Whether the answer is a stream of events.
+    #[schema(default = true)]
+    stream: Option<bool>,
+    /// `false`: only `RunContent` events.
+    #[schema(default = true)]
+    stream_events: Option<bool>,
+    /// Whether to answer at once: 202, or with `stream` a stream as well.
+    #[schema(default = false)]
+    background: Option<bool>,
+    /// Session to join; a new one when absent.
+    session_id: Option<String>,
+    /// The user on whose behalf the caller asks.
+    user_id: Option<String>,
+    /// The caller's id for the run; 409 when it is taken.
+    run_id: Option<String>,
+    /// Files.
+    #[schema(value_type = Option<Vec<String>>, format = Binary)]
+    files: Option<Vec<String>>,
+    /// JSON object, merged over the session's state.
+    session_state: Option<String>,
+    /// JSON object: values that instructions may use.
+    dependencies: Option<String>,
+    /// JSON object kept with the run.
+    metadata: Option<String>,
+    /// JSON Schema of the answer.
+    output_schema: Option<String>,
+}
+
+/// Run an agent.
+///
+/// The run is durable once this answers, and it goes on when the client goes away.
+#[utoipa::path(
+    post, path = "/agents/{agent_id}/runs", tag = "Runs", operation_id = "create_agent_run",
+    params(
+        ("agent_id" = String, Path, description = "`name`, or `namespace.name`"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same run"),
+    ),
+    request_body(content((CreateRunForm = "multipart/form-data"), (CreateRunForm = "application/x-www-form-urlencoded"))),
+    responses(
+        (status = 200, description = "The run when it has ended, or its events", content(
+            (RunOutput = "application/json"), (String = "text/event-stream"))),
+        (status = 202, description = "The run was accepted and has not ended", body = Accepted),
+        Errors, Conflicts, Busy,
+    ),
+)]
+pub async fn create(
+    State(state): State<UserState>,
+    actor: Actor,
+    ApiPath(agent_id): ApiPath<String>,
+    headers: HeaderMap,
+    form: ApiForm,
+) -> Result<Response, ApiError> {
+    let component = state.service.component(&agent_id);
+    let RunRequest { submit, delivery } = request::parse(form, &headers, component, actor.principal)?;
+    let submitted = state.service.submit(submit).await?;
+    let run_id = submitted.run.run_id.as_str().parse::<HeaderValue>();
+    let mut response = match delivery {
+        Delivery { stream: true, background: _, content_only } => events(&state, &submitted, content_only),
+        Delivery { background: true, .. } => accepted(&submitted),
+        Delivery { .. } => ended(&state, &submitted).await?,
+    };
+    if let Ok(run_id) = run_id {
+        response.headers_mut().insert(RUN_ID, run_id);
+    }
+    Ok(response)
+}
+
+fn events(state: &UserState, submitted: &Submitted, content_only: bool) -> Response {
+    let chunks = state.service.stream(&submitted.run.run_id, None);
+    body::response(chunks, Plan { content_only, ..Plan::default() }, state.settings.shutdown.clone())
+}
+
+/// A replayed run that has ended meanwhile says so in its status.
+fn accepted(submitted: &Submitted) -> Response {
+    let waiting_on = submitted.waiting_on.as_ref().map(ToString::to_string);
+    (StatusCode::ACCEPTED, Json(Accepted::new(&submitted.run, waiting_on))).into_response()
+}
+
+async fn ended(state: &UserState, submitted: &Submitted) -> Result<Response, ApiError> {
+    match state.service.wait_end(&submitted.run.run_id, state.settings.wait).await {
+        Ok(detail) => Ok(Json(output(detail)).into_response()),
+        Err(DomainError::NotEnded(run_id)) => {
+            let run = state.service.run(&run_id, None).await?;
+            Ok((StatusCode::ACCEPTED, Json(Accepted::new(&run, None))).into_response())
+        }
+        Err(error) => Err(error.into()),
+    }
+}

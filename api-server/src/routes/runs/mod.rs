@@ -1,0 +1,10 @@
+//! Runs of an agent.
+
+pub mod cancel;
+pub mod create;
+pub mod get;
+pub mod list;
+pub mod lookup;
+pub mod media;
+pub mod request;
+pub mod resume;

@@ -1,0 +1,38 @@
+//! `DELETE /sessions/{session_id}`.
+
+use axum::extract::State;
+use cadre_protocol::problem::ErrorCode;
+use http::StatusCode;
+
+use crate::auth::actor::Actor;
+use crate::routes::error::ApiError;
+use crate::routes::extract::ApiPath;
+use crate::routes::responses::{Conflicts, Errors};
+use crate::routes::runs::lookup;
+use crate::routes::state::UserState;
+
+/// Delete a session with its runs.
+///
+/// 409 while one of its runs has not ended.
+#[utoipa::path(
+    delete, path = "/sessions/{session_id}", tag = "Sessions", operation_id = "delete_session",
+    params(("session_id" = String, Path, description = "Session")),
+    responses((status = 204, description = "It is gone"), Errors, Conflicts),
+)]
+pub async fn delete(
+    State(state): State<UserState>,
+    actor: Actor,
+    ApiPath(session_id): ApiPath<String>,
+) -> Result<StatusCode, ApiError> {
+    let id = lookup::session_of(&state.service, &actor, &session_id).await?;
+    let deleted = state.service.delete_sessions(&[id], actor.scope()).await?;
+    if deleted.is_empty() { Err(busy(&[session_id])) } else { Ok(StatusCode::NO_CONTENT) }
+}
+
+/// The answer when sessions stay because their runs have not ended.
+#[must_use]
+pub fn busy(session_ids: &[String]) -> ApiError {
+    let named = session_ids.iter().take(10).map(|id| format!("'{id}'")).collect::<Vec<_>>().join(", ");
+    let message = format!("{} session(s) have a run that has not ended: {named}. Cancel it first.", session_ids.len());
+    ApiError::new(ErrorCode::SessionBusy, message)
+}

@@ -1,0 +1,11 @@
+//! Sessions: the conversations that runs belong to.
+
+pub mod delete;
+pub mod delete_many;
+pub mod get;
+pub mod list;
+pub mod rename;
+pub mod run;
+pub mod run_previews;
+pub mod runs;
+pub mod select;

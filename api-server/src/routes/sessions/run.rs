@@ -1,0 +1,30 @@
+//! `GET /sessions/{session_id}/runs/{run_id}`.
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::auth::actor::Actor;
+use crate::render::run::{RunSchema, schema};
+use crate::routes::error::ApiError;
+use crate::routes::extract::ApiPath;
+use crate::routes::responses::Errors;
+use crate::routes::runs::lookup;
+use crate::routes::state::UserState;
+
+/// A run of a session.
+#[utoipa::path(
+    get, path = "/sessions/{session_id}/runs/{run_id}", tag = "Sessions", operation_id = "get_session_run",
+    params(
+        ("session_id" = String, Path, description = "Session"),
+        ("run_id" = String, Path, description = "Run"),
+    ),
+    responses((status = 200, description = "The run", body = RunSchema), Errors),
+)]
+pub async fn run(
+    State(state): State<UserState>,
+    actor: Actor,
+    ApiPath((session_id, run_id)): ApiPath<(String, String)>,
+) -> Result<Json<RunSchema>, ApiError> {
+    let detail = lookup::detail_in_session(&state.service, &actor, &run_id, &session_id).await?;
+    Ok(Json(schema(detail)))
+}

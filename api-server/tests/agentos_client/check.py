@@ -1,0 +1,179 @@
+"""Drives a running API server with AgentOS's own Python client, and says for each call whether it worked.
+
+    python check.py http://127.0.0.1:7777 --agent helper [--key "$OS_SECURITY_KEY"] [--slow-agent NAME]
+
+The client is the judge of compatibility: what it parses into its own types without complaint is compatible. Needs what
+requirements.txt lists. Ends with 1 if anything failed.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+import uuid
+
+from agno.client import AgentOSClient
+from agno.db.base import SessionType
+from agno.run.base import RunStatus
+from httpx import HTTPStatusError
+
+
+class Complaints(logging.Handler):
+    """The client logs what it can't parse and goes on; here that is a failure."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+class Check:
+    """State that one step leaves for the next."""
+
+    def __init__(self, arguments):
+        self.client = AgentOSClient(arguments.url, timeout=60)
+        self.headers = {"Authorization": f"Bearer {arguments.key}"} if arguments.key else {}
+        self.agent = arguments.agent
+        self.slow_agent = arguments.slow_agent or arguments.agent
+        self.session = f"client/{uuid.uuid4()}"
+        # The client puts ids into paths as they are: a slash must be escaped by its caller.
+        self.session_path = self.session.replace("/", "%2F")
+        self.run = None
+
+    async def config(self):
+        config = await self.client.aget_config(headers=self.headers)
+        assert self.agent in [agent.id for agent in config.agents], config.agents
+        assert config.queue.durable and config.queue.queue_per_session
+
+    async def list_agents(self):
+        agents = await self.client.list_agents(headers=self.headers)
+        assert self.agent in [agent.id for agent in agents], agents
+
+    async def get_agent(self):
+        agent = await self.client.aget_agent(self.agent, headers=self.headers)
+        assert agent.id == self.agent and agent.model.provider, agent
+
+    async def unknown_agent_is_404(self):
+        await refused(404, self.client.aget_agent("no-such-agent", headers=self.headers))
+
+    async def run_agent(self):
+        run = await self.client.run_agent(
+            self.agent, "hello", session_id=self.session, user_id="ada", headers=self.headers,
+            session_state={"colour": "blue"}, metadata={"ticket": 7},
+        )
+        assert run.status == RunStatus.completed, run.status
+        assert run.content and run.session_id == self.session and run.user_id == "ada", run
+        assert run.metrics.total_tokens >= 0 and run.metrics.duration is not None, run.metrics
+        assert [message.role for message in run.messages][-1] == "assistant", run.messages
+        assert run.session_state.get("colour") == "blue" and run.metadata["ticket"] == 7, run
+        assert run.input.input_content == "hello", run.input
+        self.run = run
+
+    async def run_agent_stream(self):
+        events = [
+            event
+            async for event in self.client.run_agent_stream(
+                self.agent, "hello again", session_id=self.session, headers=self.headers
+            )
+        ]
+        names = [event.event for event in events]
+        assert names[0] == "RunStarted" and names[-1] == "RunCompleted", names
+        assert "RunContent" in names, names
+        text = "".join(str(event.content) for event in events if event.event == "RunContent" and event.content)
+        assert text, names
+        assert len({event.run_id for event in events}) == 1
+
+    async def missing_message_is_422(self):
+        await refused(422, self.client.run_agent(self.agent, "", headers=self.headers))
+
+    async def get_sessions(self):
+        page = await self.client.get_sessions(session_type=SessionType.AGENT, component_id=self.agent, headers=self.headers)
+        assert self.session in [session.session_id for session in page.data], page
+        assert page.meta.total_count >= 1 and page.meta.page == 1, page.meta
+
+    async def get_session(self):
+        session = await self.client.get_session(self.session_path, headers=self.headers)
+        assert session.session_id == self.session and session.agent_id == self.agent, session
+        assert len(session.chat_history) >= 4, session.chat_history
+        assert session.session_name == "hello", session.session_name
+
+    async def get_session_runs(self):
+        runs = await self.client.get_session_runs(self.session_path, headers=self.headers)
+        assert [run.run_input for run in runs] == ["hello", "hello again"], runs
+        assert runs[0].content == self.run.content, runs[0]
+        none = await self.client.get_session_runs(self.session_path, headers=self.headers, status=["paused"])
+        assert none == [], none
+
+    async def get_session_run_previews(self):
+        runs = await self.client.aget_session_run_previews(self.session_path, headers=self.headers)
+        assert [run.status for run in runs] == ["COMPLETED", "COMPLETED"], runs
+
+    async def get_session_run(self):
+        run = await self.client.get_session_run(self.session_path, self.run.run_id, headers=self.headers)
+        assert run.run_id == self.run.run_id and run.status == "COMPLETED", run
+        await refused(404, self.client.get_session_run("elsewhere", self.run.run_id, headers=self.headers))
+
+    async def rename_session(self):
+        session = await self.client.rename_session(self.session_path, "Renamed", headers=self.headers)
+        assert session.session_name == "Renamed", session
+
+    async def cancel_agent_run(self):
+        # A finished run and one that does not exist are no errors.
+        await self.client.cancel_agent_run(self.agent, self.run.run_id, headers=self.headers)
+        await self.client.cancel_agent_run(self.agent, "no-such-run", headers=self.headers)
+        names = []
+        async for event in self.client.run_agent_stream(self.slow_agent, "slow", headers=self.headers):
+            if not names:
+                await self.client.cancel_agent_run(self.slow_agent, event.run_id, headers=self.headers)
+            names.append(event.event)
+        assert names[-1] in ("RunCancelled", "RunCompleted"), names
+
+    async def delete_session(self):
+        await self.client.delete_session(self.session_path, headers=self.headers)
+        await refused(404, self.client.get_session(self.session_path, headers=self.headers))
+
+    async def delete_sessions(self):
+        run = await self.client.run_agent(self.agent, "bye", headers=self.headers)
+        await self.client.delete_sessions([run.session_id], [SessionType.AGENT], headers=self.headers)
+        await refused(404, self.client.get_session(run.session_id, headers=self.headers))
+
+
+async def refused(status, call):
+    try:
+        await call
+    except HTTPStatusError as error:
+        assert error.response.status_code == status, error
+        return
+    raise AssertionError(f"{status} was expected")
+
+
+STEPS = [name for name in vars(Check) if not name.startswith("_")]
+
+
+async def main(arguments):
+    complaints = Complaints()
+    for name in ("agno", "agno-team", "agno-workflow"):
+        logging.getLogger(name).addHandler(complaints)
+    check, failed = Check(arguments), 0
+    for name in STEPS:
+        complaints.texts.clear()
+        try:
+            await getattr(check, name)()
+            assert not complaints.texts, complaints.texts
+            print(f"ok      {name}")
+        except Exception as error:  # each step is judged on its own
+            failed += 1
+            print(f"FAILED  {name}: {type(error).__name__}: {error}")
+    print(f"{len(STEPS) - failed} of {len(STEPS)} passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("url")
+    parser.add_argument("--agent", required=True)
+    parser.add_argument("--slow-agent")
+    parser.add_argument("--key")
+    sys.exit(asyncio.run(main(parser.parse_args())))
