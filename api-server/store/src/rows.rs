@@ -119,6 +119,9 @@ pub struct StartedRun {
     pub run: RunRow,
     /// Epoch under which it runs.
     pub epoch: Epoch,
+    /// Whether this call began the attempt. False when the lease had started it before: its assignment may have been
+    /// lost, or two callers were at it at once.
+    pub first: bool,
     /// Snapshot of its revision.
     pub agent: std::sync::Arc<AgentSnapshot>,
     /// Messages of earlier runs, as the agent's history policy asks, oldest first.

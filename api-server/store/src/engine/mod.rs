@@ -1,0 +1,11 @@
+//! How operations get to a database: writers that share commits, readers beside them, and the traits on top.
+//!
+//! Generic over the driver, so that both databases behave alike. Must not know any statement.
+
+pub mod driver;
+pub mod job;
+pub mod readers;
+pub mod store;
+mod store_journal;
+mod store_runs;
+pub mod writer;

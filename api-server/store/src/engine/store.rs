@@ -1,0 +1,192 @@
+//! The traits on top of writers and readers: leases, sessions, blobs, schema.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cadre_protocol::ids::{BlobDigest, Epoch, RunId, SessionId, WorkerId};
+
+use crate::db::{Db, DbError};
+use crate::engine::driver::{Driver, Purpose};
+use crate::engine::readers::Readers;
+use crate::engine::writer::Writer;
+use crate::error::StoreError;
+use crate::ops::snapshots::Snapshots;
+use crate::ops::{blobs, leases, queries, schema, sessions};
+use crate::rows::{BlobKey, BlobRange, Lease, Principal, SessionRow};
+use crate::traits::{Blobs, Leases, Schema, Sessions};
+
+/// The record in a database of one kind.
+pub struct SqlStore<D: Driver> {
+    writers: Vec<Arc<Writer>>,
+    readers: Option<Arc<Readers<D>>>,
+    pub(crate) snapshots: Arc<Snapshots>,
+}
+
+impl<D: Driver> SqlStore<D> {
+    /// Connects and starts the writers. Blocks.
+    pub(crate) fn start(driver: D) -> Result<Self, StoreError> {
+        let driver = Arc::new(driver);
+        let mut writers = Vec::new();
+        for _ in 0..driver.writers().max(1) {
+            let connection = driver.connect(Purpose::Write)?;
+            writers.push(Arc::new(Writer::start(Arc::clone(&driver), connection)?));
+        }
+        let readers = match driver.readers() {
+            0 => None,
+            count => Some(Arc::new(Readers::new(driver, count))),
+        };
+        Ok(Self { writers, readers, snapshots: Arc::default() })
+    }
+
+    /// The writer of a session's operations.
+    pub(crate) fn writer(&self, order: u64) -> Result<&Writer, StoreError> {
+        let count = self.writers.len() as u64;
+        let index = usize::try_from(order.checked_rem(count).unwrap_or_default()).unwrap_or_default();
+        self.writers.get(index).map(AsRef::as_ref).ok_or(StoreError::Closed)
+    }
+
+    /// Writes to a session.
+    pub(crate) async fn write<T, F>(&self, session_id: &SessionId, op: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut dyn Db) -> Result<T, DbError> + Send + 'static,
+    {
+        let order = order(session_id);
+        self.writer(order)?.write(order, op).await
+    }
+
+    /// The number of a run's session.
+    pub(crate) async fn order_of(&self, run_id: &RunId) -> Result<u64, StoreError> {
+        if self.writers.len() == 1 {
+            return Ok(0);
+        }
+        let run_id = run_id.clone();
+        let session_id = self.read(move |db| queries::session_of(db, &run_id)).await?;
+        Ok(session_id.as_ref().map(order).unwrap_or_default())
+    }
+
+    /// Reads in one snapshot.
+    pub(crate) async fn read<T, F>(&self, op: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Fn(&mut dyn Db) -> Result<T, DbError> + Send + 'static,
+    {
+        match &self.readers {
+            Some(readers) => readers.read(op).await,
+            None => self.writer(0)?.write(0, op).await,
+        }
+    }
+}
+
+/// FNV-1a, so that all replicas agree.
+pub(crate) fn order(session_id: &SessionId) -> u64 {
+    session_id
+        .as_str()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+fn now_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
+}
+
+#[async_trait]
+impl<D: Driver> Leases for SqlStore<D> {
+    async fn acquire(
+        &self,
+        session_id: &SessionId,
+        worker_id: &WorkerId,
+        registration: &str,
+        at_ms: u64,
+    ) -> Result<Epoch, StoreError> {
+        let (session, worker_id, registration) = (session_id.clone(), worker_id.clone(), registration.to_owned());
+        self.write(session_id, move |db| leases::acquire(db, &session, &worker_id, &registration, at_ms)).await
+    }
+
+    async fn lease(&self, session_id: &SessionId) -> Result<Option<Lease>, StoreError> {
+        let session_id = session_id.clone();
+        self.read(move |db| leases::lease(db, &session_id)).await
+    }
+
+    async fn release(&self, session_id: &SessionId, lease: &Lease) -> Result<(), StoreError> {
+        let (session, lease) = (session_id.clone(), lease.clone());
+        self.write(session_id, move |db| leases::release(db, &session, &lease)).await
+    }
+}
+
+#[async_trait]
+impl<D: Driver> Sessions for SqlStore<D> {
+    async fn session(&self, session_id: &SessionId) -> Result<Option<SessionRow>, StoreError> {
+        let session_id = session_id.clone();
+        self.read(move |db| sessions::session(db, &session_id)).await
+    }
+
+    async fn sessions(
+        &self,
+        principal: Option<&Principal>,
+        offset: u64,
+        limit: u64,
+    ) -> Result<(Vec<SessionRow>, u64), StoreError> {
+        let principal = principal.cloned();
+        self.read(move |db| sessions::sessions(db, principal.as_ref(), offset, limit)).await
+    }
+
+    async fn rename(&self, session_id: &SessionId, name: &str, at_ms: u64) -> Result<Option<SessionRow>, StoreError> {
+        let (session, name) = (session_id.clone(), name.to_owned());
+        self.write(session_id, move |db| sessions::rename(db, &session, &name, at_ms)).await
+    }
+
+    async fn delete(&self, session_ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError> {
+        let mut removed = Vec::new();
+        for session_id in session_ids {
+            let session = session_id.clone();
+            if self.write(session_id, move |db| sessions::delete(db, &session)).await? {
+                removed.push(session_id.clone());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+#[async_trait]
+impl<D: Driver> Blobs for SqlStore<D> {
+    async fn put(&self, session_id: &SessionId, bytes: Vec<u8>) -> Result<BlobKey, StoreError> {
+        let digested = tokio::task::spawn_blocking(move || (BlobDigest::of(&bytes), bytes)).await;
+        let (digest, bytes) = digested.map_err(|_| StoreError::Closed)?;
+        let key = BlobKey { session_id: session_id.clone(), digest };
+        let (stored, at_ms) = (key.clone(), now_ms());
+        self.write(session_id, move |db| blobs::put(db, &stored.session_id, &stored.digest, &bytes, at_ms)).await?;
+        Ok(key)
+    }
+
+    async fn get(&self, key: &BlobKey, offset: u64, max_bytes: usize) -> Result<Option<BlobRange>, StoreError> {
+        let key = key.clone();
+        self.read(move |db| blobs::get(db, &key, offset, max_bytes)).await
+    }
+}
+
+#[async_trait]
+impl<D: Driver> Schema for SqlStore<D> {
+    async fn check(&self) -> Result<(), StoreError> {
+        self.read(schema::check).await?
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let at_ms = now_ms();
+        while self.writer(0)?.write(0, move |db| schema::migrate_one(db, at_ms)).await? {}
+        Ok(())
+    }
+
+    async fn close(&self) {
+        let (writers, readers) = (self.writers.clone(), self.readers.clone());
+        let closed = tokio::task::spawn_blocking(move || {
+            writers.iter().for_each(|writer| writer.close());
+            if let Some(readers) = readers {
+                readers.close();
+            }
+        });
+        if closed.await.is_err() {
+            tracing::error!("the store could not be closed in order");
+        }
+    }
+}

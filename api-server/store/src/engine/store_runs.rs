@@ -1,0 +1,103 @@
+//! [`Runs`] on top of writers and readers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use cadre_protocol::ids::RunId;
+
+use crate::engine::driver::Driver;
+use crate::engine::store::SqlStore;
+use crate::error::StoreError;
+use crate::ops::accept::{self, Accept};
+use crate::ops::{cancel, queries, start};
+use crate::rows::{
+    AcceptOutcome, AgentLoad, CancelOutcome, EndedRun, EventChunk, Lease, NewRun, Principal, QueueStats, RunDetail,
+    RunFilter, RunRow, ServerEnd, StartedRun, Waiting,
+};
+use crate::traits::Runs;
+
+#[async_trait]
+impl<D: Driver> Runs for SqlStore<D> {
+    async fn accept(&self, run: NewRun) -> Result<AcceptOutcome, StoreError> {
+        let (session_id, revision, agent) = (run.session_id.clone(), run.revision.clone(), Arc::clone(&run.agent));
+        let prepared = Accept::prepare(run, &self.snapshots)?;
+        let outcome = self.write(&session_id, move |db| accept::accept(db, &prepared)).await?;
+        if matches!(outcome, AcceptOutcome::Accepted { .. }) {
+            self.snapshots.remember(&revision, &agent);
+        }
+        Ok(outcome)
+    }
+
+    async fn start(&self, run_id: &RunId, lease: &Lease, at_ms: u64) -> Result<Option<StartedRun>, StoreError> {
+        let order = self.order_of(run_id).await?;
+        let (snapshots, run_id, lease) = (Arc::clone(&self.snapshots), run_id.clone(), lease.clone());
+        let op = move |db: &mut dyn crate::db::Db| start::start(db, &snapshots, &run_id, &lease, at_ms);
+        let started = self.writer(order)?.write(order, op).await?;
+        if let Some(started) = &started {
+            self.snapshots.remember(&started.run.revision, &started.agent);
+        }
+        Ok(started)
+    }
+
+    async fn cancel(
+        &self,
+        run_id: &RunId,
+        principal: Option<&Principal>,
+        reason: &str,
+        at_ms: u64,
+    ) -> Result<CancelOutcome, StoreError> {
+        let order = self.order_of(run_id).await?;
+        let (snapshots, run_id) = (Arc::clone(&self.snapshots), run_id.clone());
+        let (principal, reason) = (principal.cloned(), reason.to_owned());
+        let op = move |db: &mut dyn crate::db::Db| {
+            cancel::cancel(db, &snapshots, &run_id, principal.as_ref(), &reason, at_ms)
+        };
+        self.writer(order)?.write(order, op).await
+    }
+
+    async fn end(&self, end: ServerEnd) -> Result<Option<(EndedRun, Option<EventChunk>)>, StoreError> {
+        let order = self.order_of(&end.run_id).await?;
+        let snapshots = Arc::clone(&self.snapshots);
+        self.writer(order)?.write(order, move |db| cancel::end(db, &snapshots, &end)).await
+    }
+
+    async fn waiting(&self, limit: u32) -> Result<Vec<Waiting>, StoreError> {
+        self.read(move |db| queries::waiting(db, limit)).await
+    }
+
+    async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError> {
+        let run_id = run_id.clone();
+        self.read(move |db| queries::run(db, &run_id)).await
+    }
+
+    async fn run_of_object(&self, namespace: &str, uid: &str) -> Result<Option<RunRow>, StoreError> {
+        let (namespace, uid) = (namespace.to_owned(), uid.to_owned());
+        self.read(move |db| queries::run_of_object(db, &namespace, &uid)).await
+    }
+
+    async fn detail(&self, run_id: &RunId) -> Result<Option<RunDetail>, StoreError> {
+        let (snapshots, run_id) = (Arc::clone(&self.snapshots), run_id.clone());
+        let detail = self.read(move |db| queries::detail(db, &snapshots, &run_id)).await?;
+        if let Some(detail) = &detail {
+            self.snapshots.remember(&detail.run.revision, &detail.agent);
+        }
+        Ok(detail)
+    }
+
+    async fn list(&self, filter: RunFilter) -> Result<(Vec<RunRow>, u64), StoreError> {
+        self.read(move |db| queries::list(db, &filter)).await
+    }
+
+    async fn waiting_on(&self, run_id: &RunId) -> Result<Option<RunId>, StoreError> {
+        let run_id = run_id.clone();
+        self.read(move |db| queries::waiting_on(db, &run_id)).await
+    }
+
+    async fn stats(&self) -> Result<QueueStats, StoreError> {
+        self.read(queries::stats).await
+    }
+
+    async fn agent_loads(&self) -> Result<Vec<AgentLoad>, StoreError> {
+        self.read(queries::agent_loads).await
+    }
+}

@@ -1,0 +1,318 @@
+//! Acceptance: idempotency, the session, the place in its line, limits, and the start of a run whose worker is there.
+
+use std::sync::Arc;
+
+use cadre_protocol::ids::{Epoch, RunId};
+use cadre_protocol::journal::Progress;
+use cadre_protocol::run::{RunMetrics, RunStatus};
+use serde_json::{Map, Value};
+
+use crate::db::{Db, DbError, Val, vals};
+use crate::ops::columns::{self, run_columns};
+use crate::ops::snapshots::{self, Snapshots};
+use crate::ops::{leases, start};
+use crate::rows::{AcceptOutcome, IdempotencyKey, NewRun, Origin, RunRow, StartedRun};
+
+const KEY: &str = "select kind, namespace, name, body_sha256, run_id from idempotency_keys \
+     where principal = ?1 and origin = ?2 and idem_key = ?3";
+const INSERT_KEY: &str = "insert into idempotency_keys \
+     (principal, origin, idem_key, kind, namespace, name, body_sha256, run_id, session_id, created_at_ms) \
+     values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+const RUN: &str = concat!("select ", run_columns!(), " from runs r where r.run_id = ?1");
+const RUN_TAKEN: &str = "select 1 from runs where run_id = ?1";
+const SESSION: &str = "select principal, next_seq, state from sessions where session_id = ?1";
+const INSERT_SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, \
+     metadata, next_seq, created_at_ms, updated_at_ms) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, '{}', 2, ?9, ?9)";
+const ADVANCE_SESSION: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1";
+const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
+const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
+const TAIL: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq desc limit 1";
+const WAITING: &str = "select count(*) from (select 1 from runs where finished_at_ms is null and status = 'PENDING' \
+     limit ?1) as waiting";
+const WAITING_OF_AGENT: &str = "select count(*) from (select 1 from runs where finished_at_ms is null \
+     and status = 'PENDING' and namespace = ?2 and name = ?3 and kind = ?4 limit ?1) as waiting";
+const INSERT_RUN: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, object_uid, \
+     object_name, status, revision, attempt, epoch, timeout_seconds, created_at_ms, started_at_ms, cancel_requested, \
+     metadata, input) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, 0, ?18, ?19)";
+
+/// Longest name that a session gets from its first input, in characters.
+const MAX_TITLE_CHARS: usize = 80;
+
+/// A run to accept, with its texts written before a writer has to wait for them.
+pub struct Accept {
+    run: NewRun,
+    input: String,
+    metadata: String,
+    /// The snapshot, unless it is known to be stored.
+    snapshot: Option<String>,
+}
+
+/// A session's row as acceptance finds it.
+struct Place {
+    seq: u64,
+    state: Map<String, Value>,
+    before: Option<RunId>,
+    is_new: bool,
+}
+
+impl Accept {
+    /// Serializes what will be stored.
+    pub fn prepare(run: NewRun, snapshots: &Snapshots) -> Result<Self, DbError> {
+        let snapshot = match snapshots.cached(&run.revision) {
+            Some(_) => None,
+            None => Some(serde_json::to_string(&*run.agent)?),
+        };
+        Ok(Self {
+            input: serde_json::to_string(&run.input)?,
+            metadata: serde_json::to_string(&run.metadata)?,
+            snapshot,
+            run,
+        })
+    }
+}
+
+/// Accepts a run.
+pub fn accept(db: &mut dyn Db, accept: &Accept) -> Result<AcceptOutcome, DbError> {
+    let run = &accept.run;
+    if let Some(key) = &run.idempotency
+        && let Some(outcome) = replay(db, run, key)?
+    {
+        return Ok(outcome);
+    }
+    db.lock_session(run.session_id.as_str())?;
+    if db.first(RUN_TAKEN, vals![run.run_id.as_str()])?.is_some() {
+        return Ok(AcceptOutcome::RunExists);
+    }
+    let Some(place) = find_place(db, run)? else { return Ok(AcceptOutcome::ForeignSession) };
+    if run.refuse_if_busy && place.before.is_some() {
+        let head = first_id(db, HEAD, run.session_id.as_str())?;
+        return Ok(AcceptOutcome::SessionBusy(head.unwrap_or_else(|| run.run_id.clone())));
+    }
+    let epoch = claimed(db, run, &place)?;
+    if epoch.is_none() && is_queue_full(db, run)? {
+        return Ok(AcceptOutcome::QueueFull);
+    }
+    let state = write_session(db, run, &place)?;
+    if let Some(json) = &accept.snapshot {
+        snapshots::insert(db, &run.revision, &run.agent, json, run.at_ms)?;
+    }
+    insert_run(db, accept, place.seq, epoch)?;
+    if let Some(key) = &run.idempotency {
+        insert_key(db, run, key)?;
+    }
+    let row = row(run, epoch);
+    let started = match epoch {
+        Some(epoch) => Some(Box::new(started(db, run, &place, row.clone(), epoch, state)?)),
+        None => None,
+    };
+    Ok(AcceptOutcome::Accepted { run: Box::new(row), waiting_on: place.before, started })
+}
+
+/// Keys of Run objects and of HTTP callers never meet.
+fn origin_scope(run: &NewRun) -> String {
+    match &run.origin {
+        Origin::Http => "http".into(),
+        Origin::RunObject { .. } => format!("run-object:{}", run.component.namespace),
+    }
+}
+
+fn replay(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<Option<AcceptOutcome>, DbError> {
+    let scope = origin_scope(run);
+    let Some(mut row) = db.first(KEY, vals![&run.principal.0, &scope, &key.key])? else { return Ok(None) };
+    let same_component = columns::component(&mut row)? == run.component;
+    if !same_component || row.text()? != key.body_sha256 {
+        return Ok(Some(AcceptOutcome::IdempotencyConflict));
+    }
+    let run_id = row.text()?;
+    let mut row = db
+        .first(RUN, vals![&run_id])?
+        .ok_or_else(|| DbError::Corrupt(format!("run {run_id} of an idempotency key is missing")))?;
+    Ok(Some(AcceptOutcome::Replayed(Box::new(columns::run(&mut row)?))))
+}
+
+fn first_id(db: &mut dyn Db, sql: &str, session_id: &str) -> Result<Option<RunId>, DbError> {
+    db.first(sql, vals![session_id])?.map(|mut row| row.id()).transpose()
+}
+
+/// None when the session is someone else's.
+fn find_place(db: &mut dyn Db, run: &NewRun) -> Result<Option<Place>, DbError> {
+    let session_id = run.session_id.as_str();
+    let Some(mut row) = db.first(SESSION, vals![session_id])? else {
+        return Ok(Some(Place { seq: 1, state: Map::new(), before: None, is_new: true }));
+    };
+    if row.text()? != run.principal.0 {
+        return Ok(None);
+    }
+    let (seq, state) = (row.u64()?, row.json()?);
+    Ok(Some(Place { seq, state, before: first_id(db, TAIL, session_id)?, is_new: false }))
+}
+
+/// The epoch under which the run starts at once.
+fn claimed(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Option<Epoch>, DbError> {
+    match &run.claim {
+        Some(lease) if place.before.is_none() => {
+            Ok(leases::is_current(db, &run.session_id, lease)?.then_some(lease.epoch))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// A run that starts at once does not wait, so the limits are not asked.
+fn is_queue_full(db: &mut dyn Db, run: &NewRun) -> Result<bool, DbError> {
+    if run.max_queue_depth > 0 && count(db, WAITING, vals![run.max_queue_depth])? >= u64::from(run.max_queue_depth) {
+        return Ok(true);
+    }
+    match run.agent.max_queue_depth {
+        None | Some(0) => Ok(false),
+        Some(most) => {
+            let ComponentRefText { kind, namespace, name } = component_text(run);
+            Ok(count(db, WAITING_OF_AGENT, vals![most, namespace, name, kind])? >= u64::from(most))
+        }
+    }
+}
+
+struct ComponentRefText<'a> {
+    kind: &'static str,
+    namespace: &'a str,
+    name: &'a str,
+}
+
+fn component_text(run: &NewRun) -> ComponentRefText<'_> {
+    let component = &run.component;
+    ComponentRefText { kind: component.kind.as_str(), namespace: &component.namespace, name: &component.name }
+}
+
+fn count(db: &mut dyn Db, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError> {
+    db.first(sql, values)?.map_or(Ok(0), |mut row| row.u64())
+}
+
+/// Creates the session or moves its line on; answers its state.
+fn write_session(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Map<String, Value>, DbError> {
+    let mut state = place.state.clone();
+    state.extend(run.session_state.clone());
+    let session_id = run.session_id.as_str();
+    if place.is_new {
+        let ComponentRefText { kind, namespace, name } = component_text(run);
+        let (title, text) = (title(&run.input.text), serde_json::to_string(&state)?);
+        let values =
+            vals![session_id, kind, namespace, name, &run.principal.0, run.user_id.as_ref(), &title, &text, run.at_ms];
+        db.execute(INSERT_SESSION, values)?;
+        return Ok(state);
+    }
+    db.execute(ADVANCE_SESSION, vals![session_id, run.at_ms])?;
+    if !run.session_state.is_empty() {
+        db.execute(SET_STATE, vals![session_id, &serde_json::to_string(&state)?])?;
+    }
+    Ok(state)
+}
+
+fn title(text: &str) -> String {
+    let line = text.trim_start().lines().next().unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(MAX_TITLE_CHARS).collect::<String>().trim_end().to_owned()
+}
+
+fn insert_run(db: &mut dyn Db, accept: &Accept, seq: u64, epoch: Option<Epoch>) -> Result<(), DbError> {
+    let run = &accept.run;
+    let (object_uid, object_name) = match &run.origin {
+        Origin::Http => (None, None),
+        Origin::RunObject { uid, name } => (Some(uid), Some(name)),
+    };
+    let ComponentRefText { kind, namespace, name } = component_text(run);
+    let values = vals![
+        run.run_id.as_str(),
+        run.session_id.as_str(),
+        seq,
+        kind,
+        namespace,
+        name,
+        &run.principal.0,
+        run.user_id.as_ref(),
+        object_uid,
+        object_name,
+        status(epoch).as_str(),
+        run.revision.as_str(),
+        u32::from(epoch.is_some()),
+        epoch.unwrap_or_default().0,
+        run.timeout_seconds,
+        run.at_ms,
+        epoch.map(|_| run.at_ms),
+        &accept.metadata,
+        &accept.input
+    ];
+    db.execute(INSERT_RUN, values).map(drop)
+}
+
+fn status(epoch: Option<Epoch>) -> RunStatus {
+    if epoch.is_some() { RunStatus::Running } else { RunStatus::Pending }
+}
+
+fn insert_key(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<(), DbError> {
+    let scope = origin_scope(run);
+    let ComponentRefText { kind, namespace, name } = component_text(run);
+    let values = vals![
+        &run.principal.0,
+        &scope,
+        &key.key,
+        kind,
+        namespace,
+        name,
+        &key.body_sha256,
+        run.run_id.as_str(),
+        run.session_id.as_str(),
+        run.at_ms
+    ];
+    db.execute(INSERT_KEY, values).map(drop)
+}
+
+fn row(run: &NewRun, epoch: Option<Epoch>) -> RunRow {
+    RunRow {
+        run_id: run.run_id.clone(),
+        session_id: run.session_id.clone(),
+        component: run.component.clone(),
+        principal: run.principal.clone(),
+        user_id: run.user_id.clone(),
+        origin: run.origin.clone(),
+        status: status(epoch),
+        revision: run.revision.clone(),
+        attempt: u32::from(epoch.is_some()),
+        next_index: 0,
+        input: run.input.clone(),
+        content: None,
+        content_type: None,
+        failure: None,
+        cancellation_stage: None,
+        cancel_requested: false,
+        metadata: run.metadata.clone(),
+        metrics: RunMetrics::default(),
+        timeout_seconds: run.timeout_seconds,
+        created_at_ms: run.at_ms,
+        started_at_ms: epoch.map(|_| run.at_ms),
+        finished_at_ms: None,
+    }
+}
+
+fn started(
+    db: &mut dyn Db,
+    run: &NewRun,
+    place: &Place,
+    row: RunRow,
+    epoch: Epoch,
+    session_state: Map<String, Value>,
+) -> Result<StartedRun, DbError> {
+    let (history, effects) = if place.is_new {
+        (Vec::new(), Vec::new())
+    } else {
+        let runs = run.agent.history.runs;
+        (start::history(db, &run.session_id, place.seq, runs)?, start::effects(db, &run.session_id)?)
+    };
+    Ok(StartedRun {
+        run: row,
+        epoch,
+        first: true,
+        agent: Arc::clone(&run.agent),
+        history,
+        progress: Progress::default(),
+        effects,
+        session_state,
+    })
+}

@@ -1,0 +1,55 @@
+//! Who may write a session's runs.
+
+use cadre_protocol::ids::{Epoch, SessionId, WorkerId};
+
+use crate::db::{Db, DbError, vals};
+use crate::rows::Lease;
+
+const ACQUIRE: &str = "insert into session_leases (session_id, worker_id, registration, epoch, connected, at_ms) \
+     values (?1, ?2, ?3, 1, 1, ?4) on conflict (session_id) do update set \
+     epoch = case when session_leases.worker_id = excluded.worker_id \
+       and session_leases.registration = excluded.registration and session_leases.connected = 1 \
+       then session_leases.epoch else session_leases.epoch + 1 end, \
+     worker_id = excluded.worker_id, registration = excluded.registration, connected = 1, at_ms = excluded.at_ms \
+     returning epoch";
+const FENCE: &str = "insert into session_leases (session_id, worker_id, registration, epoch, connected, at_ms) \
+     values (?1, '', '', 1, 0, ?2) on conflict (session_id) do update set epoch = session_leases.epoch + 1, \
+     connected = 0, at_ms = excluded.at_ms";
+const LEASE: &str = "select worker_id, registration, epoch from session_leases where session_id = ?1 and connected = 1";
+const RELEASE: &str = "update session_leases set connected = 0 where session_id = ?1 and worker_id = ?2 \
+     and registration = ?3 and epoch = ?4";
+
+/// Gives the session to a worker process.
+pub fn acquire(
+    db: &mut dyn Db,
+    session_id: &SessionId,
+    worker_id: &WorkerId,
+    registration: &str,
+    at_ms: u64,
+) -> Result<Epoch, DbError> {
+    let values = vals![session_id.as_str(), worker_id.as_str(), registration, at_ms];
+    let mut row = db.first(ACQUIRE, values)?.ok_or_else(|| DbError::Corrupt("a lease was not written".into()))?;
+    Ok(Epoch(row.u64()?))
+}
+
+/// Takes the session from whoever has it.
+pub fn fence(db: &mut dyn Db, session_id: &SessionId, at_ms: u64) -> Result<(), DbError> {
+    db.execute(FENCE, vals![session_id.as_str(), at_ms]).map(drop)
+}
+
+/// The session's lease, unless it was released.
+pub fn lease(db: &mut dyn Db, session_id: &SessionId) -> Result<Option<Lease>, DbError> {
+    let Some(mut row) = db.first(LEASE, vals![session_id.as_str()])? else { return Ok(None) };
+    Ok(Some(Lease { worker_id: row.id()?, registration: row.text()?, epoch: Epoch(row.u64()?) }))
+}
+
+/// Whether this is the session's lease.
+pub fn is_current(db: &mut dyn Db, session_id: &SessionId, wanted: &Lease) -> Result<bool, DbError> {
+    Ok(lease(db, session_id)?.as_ref() == Some(wanted))
+}
+
+/// Releases the lease if it is still this one.
+pub fn release(db: &mut dyn Db, session_id: &SessionId, lease: &Lease) -> Result<(), DbError> {
+    let values = vals![session_id.as_str(), lease.worker_id.as_str(), &lease.registration, lease.epoch.0];
+    db.execute(RELEASE, values).map(drop)
+}

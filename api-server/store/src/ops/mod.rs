@@ -1,0 +1,19 @@
+//! What the record means: every operation, once for both databases.
+//!
+//! Each function runs inside a transaction that the caller commits, and writes nothing when it refuses. Must not know
+//! how a connection is made, nor who waits for it.
+
+pub mod accept;
+pub mod append;
+pub mod blobs;
+pub mod cancel;
+pub mod columns;
+pub mod entries;
+pub mod finish;
+pub mod leases;
+pub mod models;
+pub mod queries;
+pub mod schema;
+pub mod sessions;
+pub mod snapshots;
+pub mod start;

@@ -1,0 +1,127 @@
+//! Start of the head of a session's line, and what its worker needs for it.
+
+use cadre_protocol::ids::{RunId, SessionId};
+use cadre_protocol::journal::{Progress, RecordedEffect, ToolCallState};
+use cadre_protocol::message::Message;
+use cadre_protocol::run::RunStatus;
+
+use crate::db::{Db, DbError, vals};
+use crate::ops::columns::{self, run_columns};
+use crate::ops::leases;
+use crate::ops::snapshots::Snapshots;
+use crate::rows::{Lease, RunRow, StartedRun};
+
+const RUN: &str = concat!("select ", run_columns!(), ", r.seq, r.epoch from runs r where r.run_id = ?1");
+const EARLIER: &str = "select 1 from runs where session_id = ?1 and finished_at_ms is null and seq < ?2 limit 1";
+const START: &str = "update runs set status = 'RUNNING', epoch = ?2, attempt = attempt + 1, \
+     started_at_ms = coalesce(started_at_ms, ?3) where run_id = ?1";
+const STATE: &str = "select state from sessions where session_id = ?1";
+const HISTORY: &str = "select m.body from (select run_id, seq from runs where session_id = ?1 and seq < ?2 \
+     and status = 'COMPLETED' order by seq desc limit ?3) as past join messages m on m.run_id = past.run_id \
+     where m.role <> 'system' order by past.seq, m.position";
+const EFFECTS: &str = "select run_id, call_id, tool_name, effect from (select run_id, call_id, tool_name, effect, run_seq, \
+     finished_index from tool_calls where session_id = ?1 and effect is not null \
+     order by run_seq desc, finished_index desc limit 1000) as newest order by run_seq, finished_index";
+const MESSAGES: &str = "select body from messages where run_id = ?1 order by position";
+const TOOL_CALLS: &str =
+    "select body, idempotent, finished from tool_calls where run_id = ?1 order by position, call_id";
+const MODEL_CALLS: &str = "select count(*) from model_calls where run_id = ?1";
+
+/// Starts the head of a line. None as the trait says.
+pub fn start(
+    db: &mut dyn Db,
+    snapshots: &Snapshots,
+    run_id: &RunId,
+    lease: &Lease,
+    at_ms: u64,
+) -> Result<Option<StartedRun>, DbError> {
+    db.lock_run(run_id.as_str())?;
+    let Some(mut row) = db.first(RUN, vals![run_id.as_str()])? else { return Ok(None) };
+    let (mut run, seq, epoch) = (columns::run(&mut row)?, row.u64()?, row.u64()?);
+    if !matches!(run.status, RunStatus::Pending | RunStatus::Running)
+        || !leases::is_current(db, &run.session_id, lease)?
+        || db.first(EARLIER, vals![run.session_id.as_str(), seq])?.is_some()
+    {
+        return Ok(None);
+    }
+    let first = run.status == RunStatus::Pending || epoch != lease.epoch.0;
+    if first {
+        db.execute(START, vals![run_id.as_str(), lease.epoch.0, at_ms])?;
+        run.attempt += 1;
+        run.status = RunStatus::Running;
+        run.started_at_ms = run.started_at_ms.or(Some(at_ms));
+    }
+    load(db, snapshots, run, seq, lease, first).map(Some)
+}
+
+fn load(
+    db: &mut dyn Db,
+    snapshots: &Snapshots,
+    run: RunRow,
+    seq: u64,
+    lease: &Lease,
+    first: bool,
+) -> Result<StartedRun, DbError> {
+    let agent = snapshots.load(db, &run.revision)?;
+    Ok(StartedRun {
+        epoch: lease.epoch,
+        first,
+        history: history(db, &run.session_id, seq, agent.history.runs)?,
+        progress: progress(db, &run)?,
+        effects: effects(db, &run.session_id)?,
+        session_state: session_state(db, &run.session_id)?,
+        agent,
+        run,
+    })
+}
+
+/// Messages of the newest completed runs before a place in the line, oldest first.
+pub fn history(db: &mut dyn Db, session_id: &SessionId, seq: u64, runs: u32) -> Result<Vec<Message>, DbError> {
+    if runs == 0 {
+        return Ok(Vec::new());
+    }
+    let rows = db.query(HISTORY, vals![session_id.as_str(), seq, runs])?;
+    rows.into_iter().map(|mut row| row.json()).collect()
+}
+
+/// The newest workspace changes of a session, oldest first.
+pub fn effects(db: &mut dyn Db, session_id: &SessionId) -> Result<Vec<RecordedEffect>, DbError> {
+    let read = |mut row: crate::db::Row| {
+        Ok(RecordedEffect { run_id: row.id()?, tool_call_id: row.text()?, tool_name: row.text()?, effect: row.json()? })
+    };
+    db.query(EFFECTS, vals![session_id.as_str()])?.into_iter().map(read).collect()
+}
+
+/// State of a session.
+pub fn session_state(
+    db: &mut dyn Db,
+    session_id: &SessionId,
+) -> Result<serde_json::Map<String, serde_json::Value>, DbError> {
+    db.first(STATE, vals![session_id.as_str()])?.map_or_else(|| Ok(serde_json::Map::new()), |mut row| row.json())
+}
+
+/// Messages of a run, oldest first.
+pub fn messages(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<Message>, DbError> {
+    db.query(MESSAGES, vals![run_id.as_str()])?.into_iter().map(|mut row| row.json()).collect()
+}
+
+/// Tool calls of a run, in the order in which they began.
+pub fn tool_calls(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<ToolCallState>, DbError> {
+    let read = |mut row: crate::db::Row| {
+        Ok(ToolCallState { tool: row.json()?, idempotent: row.bool()?, finished: row.bool()? })
+    };
+    db.query(TOOL_CALLS, vals![run_id.as_str()])?.into_iter().map(read).collect()
+}
+
+fn progress(db: &mut dyn Db, run: &RunRow) -> Result<Progress, DbError> {
+    if run.next_index == 0 && run.attempt <= 1 {
+        return Ok(Progress::default());
+    }
+    let model_calls = db.first(MODEL_CALLS, vals![run.run_id.as_str()])?.map_or(Ok(0), |mut row| row.u32())?;
+    Ok(Progress {
+        next_index: run.next_index,
+        messages: messages(db, &run.run_id)?,
+        tool_calls: tool_calls(db, &run.run_id)?,
+        model_calls,
+    })
+}

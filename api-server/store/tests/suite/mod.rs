@@ -1,0 +1,106 @@
+//! What every database must do, written against `Arc<dyn Store>`.
+
+pub mod accept;
+pub mod crash;
+pub mod fixtures;
+pub mod interleavings;
+pub mod journal;
+pub mod leases;
+pub mod line;
+pub mod metrics;
+pub mod queries;
+pub mod sessions;
+pub mod start;
+
+use std::sync::Arc;
+
+use cadre_store::Store;
+
+/// An empty, migrated database that can be opened again.
+pub trait Database: Send + Sync {
+    /// Opens it.
+    fn open(&self) -> Arc<dyn Store>;
+}
+
+/// A test for each function of the suite; `$make` is an async expression that gives a [`Database`].
+#[macro_export]
+macro_rules! conformance {
+    ($make:expr; $($module:ident: $($name:ident),+;)+) => {
+        $(mod $module {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                let database = $make.await;
+                $crate::suite::$module::$name(&database).await;
+            })+
+        })+
+    };
+    ($make:expr) => {
+        $crate::conformance! { $make;
+            accept:
+                a_run_is_accepted_with_its_session,
+                a_foreign_session_and_a_taken_id_are_refused,
+                a_full_queue_refuses,
+                an_agents_own_queue_limit_counts_only_its_runs,
+                a_key_replays_its_run_even_when_the_queue_is_full,
+                a_key_with_another_body_or_component_conflicts,
+                keys_of_others_and_of_run_objects_are_apart,
+                a_good_claim_starts_the_run_in_the_same_commit,
+                a_bad_claim_leaves_it_waiting,
+                a_busy_session_can_be_refused,
+                session_state_is_merged,
+                the_same_key_at_the_same_time_makes_one_run;
+            line:
+                a_hundred_accepts_at_once_are_a_line,
+                only_the_head_starts,
+                the_end_of_a_run_names_the_next,
+                a_cancel_ends_a_waiting_run_with_an_event,
+                a_cancel_asks_a_running_run,
+                a_cancel_is_limited_to_the_owner,
+                a_cancelled_head_names_the_next_and_others_do_not;
+            start:
+                two_leases_claim_one_head,
+                a_second_start_under_one_lease_is_the_same_attempt,
+                a_lost_worker_is_followed_with_the_progress,
+                history_is_the_newest_completed_runs,
+                effects_come_from_all_runs_of_the_session;
+            journal:
+                events_are_stored_as_they_go_out,
+                a_batch_sent_again_is_acknowledged_once,
+                a_gap_is_told,
+                an_old_epoch_is_fenced,
+                a_run_that_has_not_started_is_fenced,
+                a_final_batch_sent_again_is_acknowledged,
+                limits_are_kept,
+                a_run_can_not_grow_beyond_its_limit,
+                events_are_paged_by_bytes,
+                records_become_messages_and_tools;
+            metrics:
+                model_calls_are_summed_at_the_end,
+                a_call_without_a_price_leaves_the_cost_open,
+                a_lazy_call_is_there_before_a_later_end;
+            leases:
+                an_epoch_belongs_to_a_registration,
+                only_the_holder_releases,
+                the_servers_end_fences_the_worker,
+                the_servers_end_of_a_waiting_run_fences_nobody,
+                heads_without_a_worker_wait;
+            queries:
+                lists_are_filtered_and_counted,
+                the_run_of_an_object_is_found,
+                counts_follow_the_runs,
+                loads_name_the_last_run,
+                a_detail_has_all;
+            sessions:
+                sessions_are_listed_and_renamed,
+                a_deleted_session_leaves_nothing,
+                blobs_are_read_in_ranges,
+                blobs_belong_to_a_session,
+                the_schema_is_current;
+            crash:
+                what_was_acknowledged_is_there_after_a_crash,
+                a_closed_store_says_so;
+            interleavings:
+                invariants_hold;
+        }
+    };
+}

@@ -1,0 +1,82 @@
+//! Sessions, blobs, and the schema.
+
+use cadre_protocol::ids::BlobDigest;
+use cadre_store::rows::{AcceptOutcome, BlobKey, IdempotencyKey, NewRun, Principal, RunFilter};
+
+use super::Database;
+use super::fixtures::*;
+
+pub async fn sessions_are_listed_and_renamed(database: &impl Database) {
+    let store = database.open();
+    accept(&*store, "a").await;
+    accept(&*store, "b").await;
+    accepted(&*store, NewRun { principal: Principal("key:other".into()), ..new_run("c") }).await;
+    let ids = async |principal: Option<Principal>, offset, limit| {
+        let (rows, total) = store.sessions(principal.as_ref(), offset, limit).await.unwrap();
+        (rows.into_iter().map(|row| row.session_id.to_string()).collect::<Vec<_>>(), total)
+    };
+    assert_eq!(ids(None, 0, 10).await, (vec!["c".into(), "b".into(), "a".into()], 3));
+    assert_eq!(ids(Some(principal()), 1, 10).await, (vec!["a".into()], 2));
+    let at_ms = now();
+    let renamed = store.rename(&session("a"), "Budget", at_ms).await.unwrap().unwrap();
+    assert_eq!((renamed.name.as_str(), renamed.updated_at_ms), ("Budget", at_ms));
+    accept(&*store, "a").await;
+    assert_eq!(store.session(&session("a")).await.unwrap().unwrap().name, "Budget");
+    assert_eq!(store.rename(&session("none"), "x", now()).await.unwrap(), None);
+}
+
+pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
+    let store = database.open();
+    let key = IdempotencyKey { key: "k".into(), body_sha256: "h".into() };
+    let lease = lease(&*store, "s", "w").await;
+    let keyed = NewRun { idempotency: Some(key), claim: Some(lease.clone()), ..new_run("s") };
+    let run_id = accepted(&*store, keyed.clone()).await.0.run_id;
+    let blob = store.put(&session("s"), b"bytes".to_vec()).await.unwrap();
+    assert!(store.delete(&[session("s")]).await.unwrap().is_empty(), "a run is unfinished");
+    store.model_call(model_call(&run_id, now(), None)).await.unwrap();
+    complete(&*store, "s", &run_id, lease.epoch, 0).await;
+    turn(&*store, "t").await;
+    assert_eq!(store.delete(&[session("s"), session("none")]).await.unwrap(), [session("s")]);
+    assert!(store.session(&session("s")).await.unwrap().is_none());
+    assert!(store.detail(&run_id).await.unwrap().is_none());
+    assert!(store.events(&run_id, None, usize::MAX).await.unwrap().is_empty());
+    assert!(store.get(&blob, 0, 10).await.unwrap().is_none());
+    assert!(store.lease(&session("s")).await.unwrap().is_none());
+    assert_eq!(store.list(RunFilter { limit: 10, ..RunFilter::default() }).await.unwrap().1, 1, "the other's");
+    let again = NewRun { claim: None, ..keyed };
+    assert!(matches!(store.accept(again).await.unwrap(), AcceptOutcome::Accepted { .. }), "the key is free");
+}
+
+pub async fn blobs_are_read_in_ranges(database: &impl Database) {
+    let store = database.open();
+    let bytes: Vec<u8> = (0..(2_u32 << 20) + 100).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    let key = store.put(&session("s"), bytes.clone()).await.unwrap();
+    assert_eq!(key.digest, BlobDigest::of(&bytes));
+    assert_eq!(store.put(&session("s"), bytes.clone()).await.unwrap(), key, "once more is nothing");
+    let total = bytes.len() as u64;
+    for (offset, count) in
+        [(0, 10), (0, bytes.len()), ((1 << 20) - 5, 10), (2 << 20, 1_000), (total, 5), (total + 9, 5)]
+    {
+        let range = store.get(&key, offset, count).await.unwrap().unwrap();
+        let from = usize::try_from(offset).unwrap().min(bytes.len());
+        let to = (from + count).min(bytes.len());
+        assert!(range.total == total && range.bytes == bytes[from..to], "{offset} {count}");
+    }
+    let empty = store.put(&session("s"), Vec::new()).await.unwrap();
+    assert_eq!(store.get(&empty, 0, 10).await.unwrap().unwrap().total, 0);
+}
+
+pub async fn blobs_belong_to_a_session(database: &impl Database) {
+    let store = database.open();
+    let key = store.put(&session("s"), b"secret".to_vec()).await.unwrap();
+    let foreign = BlobKey { session_id: session("t"), ..key };
+    assert_eq!(store.get(&foreign, 0, 10).await.unwrap(), None);
+}
+
+pub async fn the_schema_is_current(database: &impl Database) {
+    let store = database.open();
+    store.check().await.unwrap();
+    let (one, two) = tokio::join!(store.migrate(), store.migrate());
+    one.and(two).unwrap();
+    store.check().await.unwrap();
+}
