@@ -6,8 +6,14 @@ use serde_json::{Map, Value};
 
 /// Characters of a tool result that the model sees.
 pub const RESULT_CHARS: usize = 16_000;
-/// Longest text inside an event, in bytes: two of them stay below the largest event.
-pub const EVENT_TEXT_BYTES: usize = 64 << 10;
+/// Longest piece of an answer in one event, in bytes: even if each byte takes six as JSON it fits.
+pub const PIECE_BYTES: usize = 32 << 10;
+/// Longest text inside an event, in bytes of JSON.
+const EVENT_TEXT_BYTES: usize = 200 << 10;
+/// Longest arguments inside an event, in bytes of JSON: a result and its error fit beside them.
+const EVENT_ARGUMENT_BYTES: usize = 48 << 10;
+/// Longest error inside an event, in bytes.
+const EVENT_ERROR_BYTES: usize = 8 << 10;
 /// Longest workspace identity and longest file name that are believed, in bytes.
 const NAME_BYTES: usize = 1024;
 
@@ -43,7 +49,7 @@ pub fn fit_event(event: RunEvent) -> RunEvent {
         RunEvent::ToolCallStarted { tool } => RunEvent::ToolCallStarted { tool: fit_tool(tool) },
         RunEvent::ToolCallCompleted { tool, content } => RunEvent::ToolCallCompleted { tool: fit_tool(tool), content },
         RunEvent::ToolCallError { tool, error } => {
-            RunEvent::ToolCallError { tool: fit_tool(tool), error: prefix(&error, EVENT_TEXT_BYTES).to_owned() }
+            RunEvent::ToolCallError { tool: fit_tool(tool), error: prefix(&error, EVENT_ERROR_BYTES).to_owned() }
         }
         RunEvent::RunCompleted { content, content_type, metrics } => {
             RunEvent::RunCompleted { content: fit_value(content), content_type, metrics }
@@ -51,25 +57,42 @@ pub fn fit_event(event: RunEvent) -> RunEvent {
         RunEvent::RunContent { content, content_type, reasoning_content } => {
             RunEvent::RunContent { content: fit_value(content), content_type, reasoning_content }
         }
-        RunEvent::RunCancelled { content, reason } => {
-            RunEvent::RunCancelled { content: prefix(&content, EVENT_TEXT_BYTES).to_owned(), reason }
-        }
+        RunEvent::RunCancelled { content, reason } => RunEvent::RunCancelled { content: fit_text(content), reason },
         other => other,
     }
 }
 
 fn fit_value(value: Value) -> Value {
     match value {
-        Value::String(text) if text.len() > EVENT_TEXT_BYTES => {
-            Value::String(format!("{}…", prefix(&text, EVENT_TEXT_BYTES)))
-        }
-        other if size(&other) > 2 * EVENT_TEXT_BYTES => Value::String("[too large for an event]".into()),
+        Value::String(text) => Value::String(fit_text(text)),
+        other if size(&other) > EVENT_TEXT_BYTES => Value::String("[too large for an event]".into()),
         other => other,
     }
 }
 
+fn fit_text(text: String) -> String {
+    let mut bytes = 0;
+    let cut = text.char_indices().find(|(_, c)| {
+        bytes += json_bytes(*c);
+        bytes > EVENT_TEXT_BYTES
+    });
+    match cut {
+        Some((at, _)) => format!("{}…", prefix(&text, at)),
+        None => text,
+    }
+}
+
+/// Bytes of a character inside a JSON text.
+fn json_bytes(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' => 2,
+        c if c.is_ascii_control() => 6,
+        c => c.len_utf8(),
+    }
+}
+
 fn fit_tool(mut tool: ToolExecution) -> ToolExecution {
-    if tool.tool_args.values().map(size).sum::<usize>() > EVENT_TEXT_BYTES {
+    if tool.tool_args.values().map(size).sum::<usize>() > EVENT_ARGUMENT_BYTES {
         tool.tool_args = shorten(tool.tool_args);
     }
     tool
@@ -80,8 +103,8 @@ fn shorten(arguments: Map<String, Value>) -> Map<String, Value> {
         .into_iter()
         .take(32)
         .map(|(name, value)| match value {
-            Value::String(text) => (name, Value::String(format!("{}…", prefix(&text, 1000)))),
-            other if size(&other) > 1000 => (name, Value::String("…".into())),
+            Value::String(text) => (name, Value::String(format!("{}…", prefix(&text, 200)))),
+            other if size(&other) > 200 => (name, Value::String("…".into())),
             other => (name, other),
         })
         .collect()
@@ -93,7 +116,7 @@ pub fn size(value: &Value) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 5,
         Value::Number(_) => 16,
-        Value::String(text) => text.len() + 2,
+        Value::String(text) => text.chars().map(json_bytes).sum::<usize>() + 2,
         Value::Array(items) => items.iter().map(|item| size(item) + 1).sum::<usize>() + 2,
         Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + size(value) + 4).sum::<usize>() + 2,
     }
@@ -130,5 +153,21 @@ mod tests {
         };
         let event = serde_json::to_string(&fit_event(RunEvent::ToolCallStarted { tool })).unwrap();
         assert!(event.len() < 4000);
+    }
+
+    #[test]
+    fn an_event_fits_whatever_its_text_is() {
+        for c in ['x', '\u{1}', '"', 'ß'] {
+            let text = c.to_string().repeat(300 << 10);
+            let content = Value::String(text.clone());
+            let completed = RunEvent::RunCompleted { content, content_type: "str".into(), metrics: None };
+            let tool_args = (0..64).map(|n| (n.to_string(), Value::String(text.clone()))).collect();
+            let result = Some(head_and_tail(&text, RESULT_CHARS));
+            let tool = ToolExecution { tool_args, result, ..ToolExecution::default() };
+            for event in [completed, RunEvent::ToolCallError { tool, error: text.clone() }] {
+                let bytes = serde_json::to_string(&fit_event(event)).unwrap().len();
+                assert!(bytes + 4096 < cadre_protocol::event::MAX_EVENT_BYTES, "{c:?}: {bytes}");
+            }
+        }
     }
 }

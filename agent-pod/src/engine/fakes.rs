@@ -120,6 +120,8 @@ pub struct World {
     pub entries: Mutex<Vec<Entry>>,
     /// Sizes of the batches they came in.
     pub batches: Mutex<Vec<usize>>,
+    /// Told of each batch.
+    pub appended: Notify,
     /// Entries from this number on never become durable; the engine then waits for ever.
     pub cut: Option<u64>,
     /// Told when the cut is reached.
@@ -149,7 +151,7 @@ pub struct World {
     /// Input files by digest.
     pub blob: Vec<u8>,
     /// Keeps open calls open.
-    open: Mutex<Vec<mpsc::UnboundedSender<ModelEvent>>>,
+    pub open: Mutex<Vec<mpsc::UnboundedSender<ModelEvent>>>,
 }
 
 impl Default for World {
@@ -157,6 +159,7 @@ impl Default for World {
         Self {
             entries: Mutex::default(),
             batches: Mutex::default(),
+            appended: Notify::new(),
             cut: None,
             cut_reached: Notify::new(),
             script: Mutex::default(),
@@ -180,6 +183,13 @@ impl World {
     /// A world whose model says this.
     pub fn with(script: impl IntoIterator<Item = Vec<ModelEvent>>) -> Self {
         Self { script: Mutex::new(script.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Waits until there are this many entries.
+    pub async fn has_entries(&self, count: usize) {
+        while self.entries.lock().unwrap().len() < count {
+            self.appended.notified().await;
+        }
     }
 
     /// Names of the events, in order.
@@ -273,6 +283,7 @@ impl Journal for Fake {
             self.0.cut_reached.notify_one();
         }
         entries.extend(batch.into_iter().take(room));
+        self.0.appended.notify_one();
     }
 
     async fn room(&self) {

@@ -18,6 +18,8 @@ use super::turn::Turn;
 
 /// Pieces of an answer are collected up to this many bytes,
 const PIECE_BYTES: usize = 512;
+/// or, when they come faster than they are taken, up to this many,
+const LARGE_PIECE_BYTES: usize = 16 << 10;
 /// or for this long.
 const PIECE_TIME: Duration = Duration::from_millis(30);
 /// Entries that nobody waits for wait this long for others.
@@ -110,7 +112,9 @@ impl Turn {
             };
             match news {
                 Some(ModelEvent::Delta(delta)) => {
-                    if self.take(&mut pieces, delta) >= PIECE_BYTES {
+                    let bytes = self.take(&mut pieces, delta);
+                    // More that is here already makes a larger piece, not more events.
+                    if bytes >= LARGE_PIECE_BYTES || (bytes >= PIECE_BYTES && stream.events.is_empty()) {
                         self.emit(&mut pieces);
                         self.journal.send_paced().await;
                         due = None;
@@ -223,7 +227,7 @@ impl Pieces {
 fn parts(mut text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     while !text.is_empty() {
-        let part = bounds::prefix(text, bounds::EVENT_TEXT_BYTES);
+        let part = bounds::prefix(text, bounds::PIECE_BYTES);
         parts.push(part);
         text = text.get(part.len()..).unwrap_or_default();
     }
@@ -264,5 +268,26 @@ fn metrics(usage: Usage, cost_nano_usd: Option<u64>, first_ms: u64, duration_ms:
         cost: cost_nano_usd.map(|nano| nano as f64 / 1e9),
         time_to_first_token: Some(first_ms as f64 / 1e3),
         duration: Some(duration_ms as f64 / 1e3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_where_asked_and_obey_the_provider() {
+        let policy = |exponential| RetryPolicy { retries: 9, delay_seconds: 2, exponential };
+        let table = [
+            (policy(false), 3, None, 2),
+            (policy(true), 0, None, 2),
+            (policy(true), 3, None, 16),
+            (policy(true), 60, None, 300),
+            (policy(false), 0, Some(7000), 7),
+            (policy(false), 0, Some(u64::MAX), 300),
+        ];
+        for (policy, attempt, retry_after_ms, seconds) in table {
+            assert_eq!(delay(policy, attempt, retry_after_ms), Duration::from_secs(seconds));
+        }
     }
 }

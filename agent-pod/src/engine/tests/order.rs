@@ -13,7 +13,7 @@ fn completed(text: &str) -> Option<Record> {
     Some(Record::Finished(RunEnd::Completed { content: json!(text), content_type: "str".into() }))
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_plain_answer_is_one_batch() {
     let (exit, world) = run(World::with([says("hello")]), assignment("hi")).await;
     assert_eq!(exit, Exit::Ended);
@@ -41,19 +41,19 @@ async fn a_plain_answer_is_one_batch() {
     assert_eq!(said, [(Role::System, "Be brief."), (Role::User, "hi")]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_slow_answer_is_shown_at_once_and_then_in_pieces() {
     let piece = |text: &str| ModelEvent::Delta(ModelDelta::Text(text.into()));
     let fake = super::Fake(std::sync::Arc::new(World::with([vec![piece("a")]])));
     let (reins, control) = super::fakes::control();
     let running = tokio::spawn(super::turn::run(assignment("hi"), fake.host(), control));
-    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    fake.0.has_entries(3).await;
     assert_eq!(fake.0.event_names(), ["RunStarted", "ModelRequestStarted", "RunContent"]);
     reins.send_replace(super::super::ports::Signal::Cancel("test".into()));
     assert_eq!(running.await.unwrap(), Exit::Ended);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn several_calls_are_announced_together_and_run_in_order() {
     let calls = [("1", "shell", r#"{"command":"one"}"#), ("2", "shell", r#"{"command":"two"}"#)];
     let (_, world) = run(World::with([asks(&calls), says("done")]), assignment("hi")).await;
@@ -100,7 +100,7 @@ fn name(record: &Record) -> &'static str {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn calls_that_cannot_run_are_answered() {
     let calls = [("1", "nothing", "{}"), ("2", "shell", "{bad"), ("3", "shell", r#"{"command":"ok"}"#)];
     let (_, world) = run(World::with([asks(&calls), says("done")]), assignment("hi")).await;
@@ -113,7 +113,7 @@ async fn calls_that_cannot_run_are_answered() {
     assert_eq!(*world.executed.lock().unwrap(), ["ok"]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn calls_above_the_limit_are_refused() {
     let calls = [("1", "shell", r#"{"command":"one"}"#), ("2", "shell", r#"{"command":"two"}"#)];
     let mut limited = assignment("hi");
@@ -123,7 +123,7 @@ async fn calls_above_the_limit_are_refused() {
     assert!(world.tool_messages()[1].content.contains("limit of tool calls"));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_schema_gives_one_object() {
     let mut typed = assignment("hi");
     typed.agent.output_schema = Some(json!({"title": "City", "type": "object"}));
@@ -135,7 +135,7 @@ async fn a_schema_gives_one_object() {
     assert_eq!(events[5]["content"], json!({"name": "Oslo"}));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_forced_tool_is_forced_once() {
     let mut forced = assignment("hi");
     forced.agent.tool_choice = Some(ToolChoice::Required);
@@ -145,7 +145,7 @@ async fn a_forced_tool_is_forced_once() {
     assert_eq!(choices, [Some(ToolChoice::Required), None]);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_call_made_again_starts_anew_in_the_stream() {
     let news = vec![
         ModelEvent::Delta(ModelDelta::Text("hal".into())),

@@ -68,7 +68,7 @@ fn answer(world: &World) -> Option<Record> {
 }
 
 fn check(plan: &Plan, policy: OnUnknownOutcome) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let (_, whole) = attempt(begin(plan, None), assignment("hi")).await;
         let length = whole.entries.lock().unwrap().len() as u64;
@@ -102,7 +102,7 @@ fn a_call_that_ran_is_not_run_again() {
     check(&vec![vec![false, true], vec![false]], OnUnknownOutcome::Report);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_resumed_run_says_so() {
     let world = crash_and_go_on(&vec![vec![false]], 3, OnUnknownOutcome::Report).await;
     let names = world.event_names();

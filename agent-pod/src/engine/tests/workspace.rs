@@ -23,7 +23,7 @@ fn lossy(script: Vec<super::super::ports::ModelEvent>) -> World {
     World { missing: vec!["a.txt".into()], ..World::with([script]) }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn the_model_learns_what_a_new_workspace_lacks_and_only_once() {
     let (_, world) = run(lossy(says("ok")), with_effect("old")).await;
     assert_eq!(world.event_names()[..3], ["RunStarted", "CustomEvent", "ModelRequestStarted"]);
@@ -38,13 +38,13 @@ async fn the_model_learns_what_a_new_workspace_lacks_and_only_once() {
     assert!(!world.event_names().contains(&"CustomEvent"));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn the_same_workspace_is_no_loss() {
     let (_, world) = run(lossy(says("ok")), with_effect("w1")).await;
     assert!(!world.event_names().contains(&"CustomEvent"));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_loss_can_end_the_run() {
     let mut strict = with_effect("old");
     strict.agent.on_workspace_loss = OnWorkspaceLoss::Fail;
@@ -63,7 +63,7 @@ fn file(name: &str, media_type: &str, bytes: &[u8]) -> Attachment {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn files_are_staged_in_pieces_before_the_model_is_asked() {
     let bytes = vec![7; (1 << 20) + 10];
     let mut filed = assignment("look");
@@ -76,7 +76,7 @@ async fn files_are_staged_in_pieces_before_the_model_is_asked() {
     assert!(asked.starts_with("look\n\n[File in the workspace: uploads/data.bin"), "{asked}");
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn without_a_sandbox_text_files_are_shown() {
     let mut filed = assignment("look");
     filed.input.files = vec![file("a.csv", "text/csv; charset=utf-8", b"x,y"), file("b.png", "image/png", b"x,y")];
@@ -90,7 +90,7 @@ fn lost() -> Result<ExecBody, Lost> {
     Err(Lost { reason: "the sandbox was lost".into(), may_have_happened: true })
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_lost_sandbox_leaves_an_unknown_outcome() {
     let world = World::with([asks(&[("1", "shell", r#"{"command":"pay"}"#)]), says("ok")]);
     world.answers.lock().unwrap().push_back(lost());
@@ -101,7 +101,7 @@ async fn a_lost_sandbox_leaves_an_unknown_outcome() {
     assert!(world.tool_messages()[0].content.contains("unknown: the sandbox was lost"));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_reading_call_is_repeated_when_the_sandbox_is_back() {
     let world = World::with([asks(&[("1", "read_file", r#"{"path":"a"}"#)]), says("ok")]);
     world.answers.lock().unwrap().push_back(lost());
