@@ -20,7 +20,7 @@ pub struct ExecConfig {
     /// The workspace folder.
     #[arg(long, env = "CADRE_WORKSPACE")]
     pub workspace: PathBuf,
-    /// HOME of commands; a folder beside the workspace's files if absent.
+    /// HOME of commands; the workspace if absent.
     #[arg(long, env = "CADRE_EXEC_HOME")]
     pub home: Option<PathBuf>,
     /// TMPDIR of commands.

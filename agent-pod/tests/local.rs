@@ -2,17 +2,32 @@
 
 mod support;
 
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
 use cadre_agent::config::ExecSource;
 use cadre_agent::service::{EngineExit, engine_main};
 use cadre_protocol::agent::Builtin;
 use cadre_protocol::journal::Record;
 use cadre_protocol::message::Role;
-use support::{Server, assignment, engine, reply};
+use cadre_protocol::run::RunEnd;
+use cadre_protocol::worker::{ServerFrame, WorkerFrame};
+use support::{Connection, Server, assignment, engine, reply};
+use tempfile::TempDir;
 use tokio::net::UnixListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-#[tokio::test]
-async fn a_command_runs_in_the_sessions_own_process_which_ends_with_the_engine() {
+struct Local {
+    folder: TempDir,
+    listener: UnixListener,
+    stop: CancellationToken,
+    running: JoinHandle<std::io::Result<EngineExit>>,
+    server: Server,
+}
+
+/// An engine that is asked to run this command.
+fn start(command: &str) -> Local {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("api.sock");
     let listener = UnixListener::bind(&socket).unwrap();
@@ -23,25 +38,110 @@ async fn a_command_runs_in_the_sessions_own_process_which_ends_with_the_engine()
     };
     let stop = CancellationToken::new();
     let running = tokio::spawn(engine_main(engine(&socket, exec), stop.clone()));
-    let command = "echo $PPID > pid; echo made here; env | grep -c CARGO";
     let arguments = serde_json::json!({ "command": command }).to_string();
     let replies = vec![reply("", Some(("1", "shell", &arguments))), reply("done", None)];
-    let mut server = Server::new(assignment(&[Builtin::Shell, Builtin::Files]), replies);
-    let connection = server.serve(&listener, None).await;
-    assert!(server.finished(), "{:?}", server.event_names());
+    let server = Server::new(assignment(&[Builtin::Shell, Builtin::Files]), replies);
+    Local { folder, listener, stop, running, server }
+}
 
-    let results = server.journal.iter().filter_map(|entry| match &entry.record {
-        Some(Record::Message(message)) if message.role == Role::Tool => Some(message.content.as_str()),
-        _ => None,
-    });
-    assert_eq!(results.collect::<Vec<_>>(), ["exit code: 1\n--- stdout ---\nmade here\n0"]);
-    let workspace = std::fs::read_dir(folder.path().join("workspaces")).unwrap().next().unwrap().unwrap().path();
-    let pid = std::fs::read_to_string(workspace.join("pid")).unwrap();
-    let process = format!("/proc/{}", pid.trim());
-    assert!(std::path::Path::new(&process).exists());
+impl Local {
+    fn results(&self) -> Vec<&str> {
+        let results = self.server.journal.iter().filter_map(|entry| match &entry.record {
+            Some(Record::Message(message)) if message.role == Role::Tool => Some(message.content.as_str()),
+            _ => None,
+        });
+        results.collect()
+    }
 
-    stop.cancel();
+    /// The process whose id the command wrote into `pid`; waits for it.
+    async fn process(&self) -> PathBuf {
+        let workspaces = self.folder.path().join("workspaces");
+        loop {
+            let written = std::fs::read_dir(&workspaces)
+                .ok()
+                .and_then(|mut found| found.next()?.ok())
+                .and_then(|workspace| std::fs::read_to_string(workspace.path().join("pid")).ok());
+            if let Some(pid) = written.filter(|pid| pid.ends_with('\n')) {
+                return Path::new("/proc").join(pid.trim());
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Serves until a tool has started.
+    async fn until_the_tool_runs(&mut self) -> Connection {
+        let mut connection = Connection::accept(&self.listener).await;
+        connection.welcome().await;
+        connection.send(ServerFrame::Assign(Box::new(self.server.assignment.clone()))).await;
+        while !self.server.event_names().contains(&"ToolCallStarted") {
+            self.serve_one(&mut connection).await;
+        }
+        connection
+    }
+
+    async fn serve_one(&mut self, connection: &mut Connection) -> bool {
+        let Some(frame) = connection.receive().await else { return false };
+        for answer in self.server.take(frame) {
+            connection.send(answer).await;
+        }
+        true
+    }
+}
+
+#[tokio::test]
+async fn a_command_runs_in_the_sessions_own_process_which_ends_with_the_engine() {
+    let mut local = start("echo $PPID > pid; echo made here; env | grep -c CARGO");
+    let connection = local.server.serve(&local.listener, None).await;
+    assert!(local.server.finished(), "{:?}", local.server.event_names());
+    assert_eq!(local.results(), ["exit code: 1\n--- stdout ---\nmade here\n0"]);
+    let process = local.process().await;
+    assert!(process.exists());
+
+    local.stop.cancel();
     drop(connection);
-    assert_eq!(running.await.unwrap().unwrap(), EngineExit::Stopped);
-    assert!(!std::path::Path::new(&process).exists(), "the exec-server is gone");
+    assert_eq!(local.running.await.unwrap().unwrap(), EngineExit::Stopped);
+    assert!(!process.exists(), "the exec-server is gone");
+}
+
+#[tokio::test]
+async fn a_cancel_kills_the_command() {
+    let mut local = start("echo $$ > pid; sleep 1000 & wait");
+    let mut connection = local.until_the_tool_runs().await;
+    let process = local.process().await;
+    let cancelled = Instant::now();
+    let (run_id, epoch) = (local.server.assignment.run_id.clone(), local.server.assignment.epoch);
+    connection.send(ServerFrame::Cancel { run_id, epoch, reason: "a user".into() }).await;
+    while !local.server.finished() {
+        assert!(local.serve_one(&mut connection).await);
+    }
+    assert!(cancelled.elapsed() < Duration::from_millis(200));
+    let end = RunEnd::Cancelled { content: String::new(), reason: "a user".into() };
+    assert_eq!(local.server.journal.last().unwrap().record, Some(Record::Finished(end)));
+    while process.exists() {
+        tokio::task::yield_now().await;
+    }
+    local.stop.cancel();
+    drop(connection);
+    assert_eq!(local.running.await.unwrap().unwrap(), EngineExit::Stopped);
+}
+
+#[tokio::test]
+async fn an_engine_that_is_stopped_waits_for_its_tool_and_hands_the_run_over() {
+    let mut local = start("mkfifo go; echo $$ > pid; read line < go; echo $line");
+    let mut connection = local.until_the_tool_runs().await;
+    let process = local.process().await;
+    local.stop.cancel();
+    let go = std::fs::read_link(process.join("cwd")).unwrap().join("go");
+    std::fs::write(&go, "finished all the same\n").unwrap();
+    let mut frames = Vec::new();
+    while let Some(frame) = connection.receive().await {
+        frames.push(std::mem::discriminant(&frame));
+        for answer in local.server.take(frame) {
+            connection.send(answer).await;
+        }
+    }
+    assert_eq!(frames.last(), Some(&std::mem::discriminant(&WorkerFrame::Draining {})));
+    assert_eq!(local.results(), ["exit code: 0\n--- stdout ---\nfinished all the same"]);
+    assert!(!local.server.finished(), "another engine goes on");
+    assert_eq!(local.running.await.unwrap().unwrap(), EngineExit::Stopped);
 }

@@ -155,15 +155,16 @@ impl Turn {
     /// Runs a call. When its runner is lost, waits for the runner's return, then runs it again where that is allowed.
     async fn attempt(&self, name: &str, prepared: &Prepared) -> Result<Outcome, Lost> {
         let lost = match tools::run(name, prepared, &self.host).await {
-            Ok(outcome) => return Ok(outcome),
-            Err(lost) => lost,
+            Err(lost) if lost.may_have_happened => lost,
+            result => return result,
         };
-        if let (Some(workspace), tools::Action::Exec(_)) = (&self.host.workspace, &prepared.action) {
-            // Whether it came back shows at the next request.
-            let _ = workspace.ready().await;
+        if let (Some(workspace), tools::Action::Exec(_)) = (&self.host.workspace, &prepared.action)
+            && workspace.ready().await.is_err()
+        {
+            return Err(lost);
         }
         let repeatable = self.assignment.agent.on_unknown_outcome == OnUnknownOutcome::Retry || prepared.idempotent;
-        if repeatable || !lost.may_have_happened { tools::run(name, prepared, &self.host).await } else { Err(lost) }
+        if repeatable { tools::run(name, prepared, &self.host).await } else { Err(lost) }
     }
 
     fn finish(&mut self, call: &ToolCall, tool: ToolExecution, outcome: Outcome, took: Duration) {

@@ -73,7 +73,7 @@ pub async fn keep(hub: &Hub, identity: &Identity, close: &CancellationToken) -> 
                 Ok(()) => return LinkEnd::Closed,
                 Err(Broken::Rejected(reason)) => return LinkEnd::Rejected(reason),
                 Err(broken) => {
-                    warn!(error = %broken, "the link to the API server broke");
+                    warn!(error = %chain(&broken), "the link to the API server broke");
                     hub.with(super::state::State::disconnected);
                     pause.short()
                 }
@@ -83,7 +83,7 @@ pub async fn keep(hub: &Hub, identity: &Identity, close: &CancellationToken) -> 
                 pause.long()
             }
             Err(error) => {
-                warn!(error = %error, "could not reach the API server");
+                warn!(error = %chain(&error), "could not reach the API server");
                 pause.short()
             }
         };
@@ -92,6 +92,12 @@ pub async fn keep(hub: &Hub, identity: &Identity, close: &CancellationToken) -> 
             () = tokio::time::sleep(delay) => {}
         }
     }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// Growing pauses with jitter, so that workers do not come back all at once.

@@ -160,6 +160,10 @@ fn fits_a_frame(op: &ExecOp) -> Result<(), String> {
 /// # Errors
 /// When there is no result.
 pub async fn run(tool: &str, prepared: &Prepared, host: &Host) -> Result<Outcome, Lost> {
+    if let (Action::Exec(_), Some(workspace)) = (&prepared.action, &host.workspace) {
+        // A sandbox that is still starting costs none of the call's own time.
+        workspace.ready().await?;
+    }
     let work = async {
         match (&prepared.action, &host.workspace) {
             (Action::Http, _) => {
