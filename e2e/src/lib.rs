@@ -5,9 +5,13 @@
 
 pub mod binaries;
 pub mod cache;
+pub mod cluster;
 pub mod control_plane;
 pub mod kubeconfig;
 pub mod pki;
 pub mod wait;
 
 pub use control_plane::ControlPlane;
+
+/// The image with which tests look at the cluster from inside of a pod; `cargo xtask cluster up` loads it.
+pub const PROBE_IMAGE: &str = "localhost/cadre/probe:1";

@@ -19,6 +19,7 @@ mod mounts;
 mod network;
 mod node;
 mod pause;
+mod probe;
 mod process;
 mod progress;
 mod services;

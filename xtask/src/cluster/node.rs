@@ -44,7 +44,7 @@ fn write_configuration(layout: &Layout, node: Node) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a node's containerd answers, and gives it the pause image.
+/// Waits until a node's containerd answers, and gives it the cluster's own images.
 ///
 /// # Errors
 /// When it doesn't come up in time.
@@ -55,7 +55,9 @@ pub fn wait_for_containerd(layout: &Layout, node: Node) -> Result<()> {
     wait::until(&what, LIMIT, &format!("read {}", log.display()), || {
         Ok(paths.containerd_socket().exists() && images::ctr(&paths).arg("version").output()?.status.success())
     })?;
-    images::import(layout, node, &super::pause::archive()?)?;
+    for archive in [super::pause::archive()?, super::probe::archive()?] {
+        images::import(layout, node, &archive)?;
+    }
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use super::network::{API_SERVICE, HOST, NODES};
 use super::process::Process;
 use super::progress::Progress;
 use super::services::{self, Gate};
-use super::{down, go, host, node, pause, supervisor};
+use super::{down, go, host, node, pause, probe, supervisor};
 
 /// The name of the cluster and its context in the kubeconfig.
 const NAME: &str = "cadre";
@@ -32,6 +32,7 @@ pub fn run(layout: &Layout, egress: bool) -> Result<()> {
     host::prepare(&progress)?;
     go::build_all(keep_go_cache())?;
     pause::archive()?;
+    probe::archive()?;
     fs::create_dir_all(layout.root()).with_context(|| format!("can't make {}", layout.root().display()))?;
     let _lock = locked(layout)?;
     if is_healthy(layout)? {

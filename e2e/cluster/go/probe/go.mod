@@ -1,0 +1,3 @@
+module cadre.local/cluster/probe
+
+go 1.25.0
