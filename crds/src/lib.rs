@@ -6,5 +6,6 @@ pub mod agent;
 pub mod common;
 pub mod manifest;
 pub mod model;
+pub mod resolve;
 pub mod run;
 pub mod sandbox;

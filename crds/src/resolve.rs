@@ -1,0 +1,183 @@
+//! From an Agent and its Model to the snapshot that runs are made with. Pure; the API server runs with it, the operator
+//! shows its revision.
+
+use cadre_protocol::agent::{
+    AgentSnapshot, Builtin, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy, ToolBinding,
+};
+use cadre_protocol::ids::ComponentRef;
+use cadre_protocol::model::ToolChoice;
+use serde_json::Value;
+
+use crate::agent::{self, AgentSpec, BuiltinName, ToolType};
+use crate::common::reasons::Reason;
+use crate::model::ModelSpec;
+
+/// Most model calls of one run when nothing else is said.
+pub const DEFAULT_MAX_TURNS: u32 = 100;
+/// Seconds before the first further attempt when nothing else is said.
+pub const DEFAULT_RETRY_DELAY_SECONDS: u32 = 1;
+
+/// Why there is no snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unresolved {
+    /// `spec.suspend`.
+    Suspended,
+    /// There is no such Model.
+    ModelNotFound(String),
+    /// The Agent must be edited.
+    Invalid(String),
+}
+
+impl Unresolved {
+    /// The reason in conditions.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::Suspended => Reason::Suspended,
+            Self::ModelNotFound(_) => Reason::ModelNotFound,
+            Self::Invalid(_) => Reason::InvalidSpec,
+        }
+    }
+
+    /// A sentence for people.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match self {
+            Self::Suspended => "spec.suspend is set: new runs are refused".to_owned(),
+            Self::ModelNotFound(name) => format!("Model {name:?} does not exist in this namespace"),
+            Self::Invalid(problem) => problem.clone(),
+        }
+    }
+}
+
+/// Resolves an agent. `default_namespace` is the API server's: agents there have API ids without a dot.
+///
+/// # Errors
+/// Why no run can be made.
+pub fn resolve(
+    component: &ComponentRef,
+    default_namespace: &str,
+    spec: &AgentSpec,
+    model: Option<&ModelSpec>,
+) -> Result<AgentSnapshot, Unresolved> {
+    if spec.suspend {
+        return Err(Unresolved::Suspended);
+    }
+    let model = model.ok_or_else(|| Unresolved::ModelNotFound(spec.model_ref.name.clone()))?;
+    let limits = spec.limits.as_deref().cloned().unwrap_or_default();
+    Ok(AgentSnapshot {
+        component: component.clone(),
+        api_id: component.api_id(default_namespace),
+        display_name: spec.display_name.clone().unwrap_or_else(|| component.name.clone()),
+        description: spec.description.clone(),
+        model: ModelBinding {
+            name: spec.model_ref.name.clone(),
+            provider: model.provider.as_str().to_owned(),
+            model_id: model.model.clone(),
+        },
+        instructions: spec.instructions.clone(),
+        expected_output: spec.expected_output.clone(),
+        additional_context: spec.additional_context.clone(),
+        markdown: spec.markdown,
+        tools: tools(spec)?,
+        tool_call_limit: spec.tool_call_limit,
+        tool_choice: spec.tool_choice.map(tool_choice),
+        max_turns: limits.max_turns.unwrap_or(DEFAULT_MAX_TURNS),
+        history: HistoryPolicy { runs: if spec.history.enabled { spec.history.runs } else { 0 } },
+        output_schema: spec.output.as_ref().map(|output| Value::Object(output.schema.clone())),
+        retry: RetryPolicy {
+            retries: spec.retries.unwrap_or_default(),
+            delay_seconds: spec.delay_between_retries_seconds.unwrap_or(DEFAULT_RETRY_DELAY_SECONDS),
+            exponential: spec.exponential_backoff,
+        },
+        timeout_seconds: spec.timeout_seconds,
+        max_queue_depth: limits.max_queue_depth,
+        max_concurrent_sessions: limits.max_concurrent_sessions,
+        on_unknown_outcome: match spec.on_unknown_outcome {
+            Some(agent::OnUnknownOutcome::Retry) => OnUnknownOutcome::Retry,
+            Some(agent::OnUnknownOutcome::Report) | None => OnUnknownOutcome::Report,
+        },
+        on_workspace_loss: match spec.on_workspace_loss {
+            Some(agent::OnWorkspaceLoss::Fail) => OnWorkspaceLoss::Fail,
+            Some(agent::OnWorkspaceLoss::Report) | None => OnWorkspaceLoss::Report,
+        },
+        warm_seconds: spec.sandbox.as_ref().map_or_else(agent::default_warm_seconds, |sandbox| sandbox.warm_seconds),
+    })
+}
+
+fn tools(spec: &AgentSpec) -> Result<Vec<ToolBinding>, Unresolved> {
+    let mut tools: Vec<ToolBinding> = Vec::with_capacity(spec.tools.len());
+    for tool in &spec.tools {
+        let ToolType::Builtin = tool.kind;
+        let Some(builtin) = &tool.builtin else {
+            return Err(Unresolved::Invalid("a tool of type Builtin lacks the member builtin".to_owned()));
+        };
+        let kind = match builtin.name {
+            BuiltinName::Shell => Builtin::Shell,
+            BuiltinName::Files => Builtin::Files,
+            BuiltinName::Http => Builtin::Http,
+        };
+        if tools.iter().any(|other| other.builtin == kind) {
+            return Err(Unresolved::Invalid(format!("spec.tools has {:?} twice", builtin.name)));
+        }
+        let hosts = builtin.http.as_ref().map(|http| http.hosts.clone()).unwrap_or_default();
+        tools.push(ToolBinding {
+            builtin: kind,
+            timeout_seconds: tool.timeout_seconds,
+            idempotent: tool.idempotent,
+            hosts,
+        });
+    }
+    Ok(tools)
+}
+
+fn tool_choice(choice: agent::ToolChoice) -> ToolChoice {
+    match choice {
+        agent::ToolChoice::Auto => ToolChoice::Auto,
+        agent::ToolChoice::None => ToolChoice::None,
+        agent::ToolChoice::Required => ToolChoice::Required,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn agent(spec: Value) -> AgentSpec {
+        serde_json::from_value(spec).unwrap()
+    }
+
+    fn model() -> ModelSpec {
+        serde_json::from_value(json!({"provider": "Scripted", "model": "echo"})).unwrap()
+    }
+
+    #[test]
+    fn an_agent_and_its_model_make_a_snapshot() {
+        let spec = agent(json!({
+            "modelRef": {"name": "m"},
+            "tools": [{"type": "Builtin", "builtin": {"name": "Http", "http": {"hosts": ["a.example"]}}}],
+            "history": {"enabled": false},
+        }));
+        let component = ComponentRef::agent("team", "helper");
+        let snapshot = resolve(&component, "default", &spec, Some(&model())).unwrap();
+        assert_eq!((snapshot.api_id.as_str(), snapshot.display_name.as_str()), ("team.helper", "helper"));
+        assert_eq!((snapshot.max_turns, snapshot.history.runs, snapshot.warm_seconds), (100, 0, 300));
+        assert_eq!(snapshot.tools[0].hosts, ["a.example"]);
+        assert!(!snapshot.needs_sandbox());
+    }
+
+    #[test]
+    fn what_can_not_run_says_why() {
+        let component = ComponentRef::agent("team", "helper");
+        let suspended = agent(json!({"modelRef": {"name": "m"}, "suspend": true}));
+        assert_eq!(resolve(&component, "default", &suspended, Some(&model())), Err(Unresolved::Suspended));
+        let plain = agent(json!({"modelRef": {"name": "m"}}));
+        assert_eq!(resolve(&component, "default", &plain, None), Err(Unresolved::ModelNotFound("m".into())));
+        let shell = json!({"type": "Builtin", "builtin": {"name": "Shell"}});
+        let twice = agent(json!({"modelRef": {"name": "m"}, "tools": [shell.clone(), shell]}));
+        let refused = resolve(&component, "default", &twice, Some(&model())).unwrap_err();
+        assert_eq!((refused.reason(), refused.message().as_str()), (Reason::InvalidSpec, "spec.tools has Shell twice"));
+    }
+}
