@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use cadre_exec::client::{ExecClient, ExecListener, ExecLost};
 use cadre_protocol::exec::{ExecBody, ExecOp};
 use cadre_protocol::ids::{Epoch, SessionId, hex_sha256};
-use tokio::process::{Child, Command};
+use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -160,10 +160,14 @@ impl Spawner {
 async fn supervise(mut command: Command, stop: CancellationToken) {
     while !stop.is_cancelled() {
         match command.spawn() {
-            Ok(mut child) => tokio::select! {
-                ended = child.wait() => warn!(status = ?ended.ok().and_then(|status| status.code()), "an exec-server ended"),
-                () = stop.cancelled() => return leave(child).await,
-            },
+            Ok(mut child) => {
+                // Waiting for a child closes its standard input, unless that was taken away.
+                let input = child.stdin.take();
+                tokio::select! {
+                    ended = child.wait() => warn!(status = ?ended.ok().and_then(|status| status.code()), "an exec-server ended"),
+                    () = stop.cancelled() => return leave(child, input).await,
+                }
+            }
             Err(error) => warn!(%error, "could not start an exec-server"),
         }
         tokio::select! {
@@ -174,8 +178,8 @@ async fn supervise(mut command: Command, stop: CancellationToken) {
 }
 
 /// The end of its standard input tells exec-server to leave, so that it can end what it runs.
-async fn leave(mut child: Child) {
-    drop(child.stdin.take());
+async fn leave(mut child: Child, input: Option<ChildStdin>) {
+    drop(input);
     if tokio::time::timeout(LEAVE_TIME, child.wait()).await.is_err()
         && let Err(error) = child.kill().await
     {
@@ -256,5 +260,32 @@ impl Drop for KillOnDrop<'_> {
             // Where the connection is gone, exec-server ends the command itself at the next greeting.
             let _ = self.client.begin(ExecOp::Kill { target });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_child_lives_until_it_is_told_to_leave() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo > started; cat; echo > left"]).current_dir(folder.path()).stdin(Stdio::piped());
+        let stop = CancellationToken::new();
+        let supervised = tokio::spawn(supervise(command, stop.clone()));
+        let (started, left) = (folder.path().join("started"), folder.path().join("left"));
+        while !started.exists() {
+            tokio::task::yield_now().await;
+        }
+        let gone = async {
+            while !left.exists() {
+                tokio::task::yield_now().await;
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_millis(200), gone).await.is_err(), "it left by itself");
+        stop.cancel();
+        supervised.await.unwrap();
+        assert!(left.exists());
     }
 }

@@ -85,7 +85,7 @@ pub async fn engine_main(config: EngineConfig, stop: CancellationToken) -> io::R
     let stopping = async {
         stop.cancelled().await;
         info!("no further run is taken");
-        engine.hub.with(|state| state.refuse_runs());
+        engine.hub.send(|state| state.refuse_runs());
         engine.drain.cancel();
     };
     tokio::pin!(stopping);
@@ -121,7 +121,6 @@ pub async fn engine_main(config: EngineConfig, stop: CancellationToken) -> io::R
     };
     runs.shutdown().await;
     if exit == EngineExit::Stopped {
-        engine.hub.send(|state| state.say_draining());
         close.cancel();
         let _ = timeout(CLOSE_TIME, &mut link).await;
     }

@@ -1,5 +1,7 @@
 //! The engine process against a worker port that breaks connections: nothing is lost, nothing is doubled.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test may fail so")]
+
 mod support;
 
 use std::time::{Duration, Instant};

@@ -97,7 +97,8 @@ mod tests {
         let report = OnUnknownOutcome::Report;
         let start = |id: &str| Plan::Start(call(id));
 
-        let table: Vec<(&str, Vec<Message>, Vec<ToolCallState>, OnUnknownOutcome, Step)> = vec![
+        type Row = (&'static str, Vec<Message>, Vec<ToolCallState>, OnUnknownOutcome, Step);
+        let table: Vec<Row> = vec![
             ("nothing yet", vec![], vec![], report, Step::AskModel),
             ("asked", vec![u()], vec![], report, Step::AskModel),
             ("answered", vec![u(), says.clone()], vec![], report, Step::Finish),

@@ -75,7 +75,7 @@ pub struct State {
     runs: HashMap<RunId, Held>,
     calls: BTreeMap<u64, Open>,
     next_call: u64,
-    /// Frames that belong to no run, in order; lost with the connection only if they were sent.
+    /// Other frames, in order.
     other: VecDeque<WorkerFrame>,
     /// Said again on each connection.
     isolation: Option<(bool, String)>,
@@ -127,13 +127,8 @@ impl State {
         self.isolation = Some((isolated, detail));
     }
 
-    /// Refuses new runs from now on.
+    /// Refuses new runs from now on and says so, on each later connection as well.
     pub fn refuse_runs(&mut self) {
-        self.draining = true;
-    }
-
-    /// Lets go of what is left and says so.
-    pub fn say_draining(&mut self) {
         self.draining = true;
         self.other.push_back(WorkerFrame::Draining {});
     }
@@ -166,7 +161,9 @@ impl State {
         for queued in self.runs.values_mut().flat_map(|held| &mut held.batches) {
             queued.sent = false;
         }
-        self.other.retain(|frame| matches!(frame, WorkerFrame::Draining {}));
+        // Calls end with their connection, and the rest is said anew.
+        self.other.clear();
+        self.other.extend(self.draining.then_some(WorkerFrame::Draining {}));
         if let Some((isolated, detail)) = self.isolation.clone() {
             self.other.push_back(WorkerFrame::Isolation { isolated, detail });
         }
