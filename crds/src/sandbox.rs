@@ -88,7 +88,7 @@ pub enum ToolsContainer {
 }
 
 /// The pod of a session.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SandboxTemplateSpec {
     /// Image of the container for tools; it needs `sh`. Default: Cadre's sandbox image.
@@ -101,7 +101,7 @@ pub struct SandboxTemplateSpec {
     /// Resources of the container for tools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Box<SandboxResources>>,
-    /// Environment of the container's first process. Tools run with a cleared one.
+    /// Runtime of the pod, for example `gvisor`. Default: the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub runtime_class_name: Option<String>,
@@ -132,6 +132,25 @@ pub struct SandboxTemplateSpec {
     /// Files.
     #[serde(default)]
     pub workspace: Workspace,
+}
+
+impl Default for SandboxTemplateSpec {
+    fn default() -> Self {
+        Self {
+            image: None,
+            image_pull_policy: None,
+            resources: None,
+            runtime_class_name: None,
+            env: Vec::new(),
+            root_filesystem: RootFilesystem::default(),
+            run_as_user: default_user(),
+            fs_group: default_user(),
+            host_users: None,
+            pod_template: None,
+            network: SandboxNetwork::default(),
+            workspace: Workspace::default(),
+        }
+    }
 }
 
 fn default_user() -> i64 {

@@ -99,11 +99,9 @@ fn unions_switch_there_and_back() -> Result<()> {
     let open = "template: {network: {mode: Allowlist, allow: [{cidr: 203.0.113.0/24, ports: [443]}]}}";
     let scripted = "provider: Scripted\nmodel: demo\nscript: '- text: hi'";
     let real = "provider: OpenAI\nmodel: gpt\nauth: {secretRef: {name: s, key: k}}";
-    for (kind, name, one, other) in [
-        ("Agent", "union", shell, http),
-        ("Sandbox", "union", closed, open),
-        ("Model", "union", scripted, real),
-    ] {
+    for (kind, name, one, other) in
+        [("Agent", "union", shell, http), ("Sandbox", "union", closed, open), ("Model", "union", scripted, real)]
+    {
         for arguments in [&["apply"][..], &["apply", "--server-side", "--force-conflicts"][..]] {
             for spec in [one, other, one] {
                 let output = feed(arguments, &manifest(kind, name, spec))?;
@@ -142,15 +140,17 @@ fn a_run_changes_only_where_it_may() -> Result<()> {
 #[test]
 fn a_new_object_waits_and_a_tightened_rule_does_not_stop_its_status() -> Result<()> {
     apply(&manifest("Agent", "ratchet", "modelRef: {name: m}\ninstructions: long enough"))?;
-    let seen = succeed(plane()?.kubectl()?.args(["get", "agent", "ratchet", "-o", "jsonpath={.status.observedGeneration}"]))?;
+    let seen =
+        succeed(plane()?.kubectl()?.args(["get", "agent", "ratchet", "-o", "jsonpath={.status.observedGeneration}"]))?;
     ensure!(seen == "-1", "observedGeneration of a new object: {seen:?}");
 
     // The same CRD under another group, so that tests in parallel keep their rules.
     let tightened = tightened_crd()?;
-    apply(&tightened.replace("RULE", "true"))?;
+    apply(&tightened.replace("RULE", "1 == 1"))?;
     let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd/agents.ratchet.cadre.dev"];
     succeed(plane()?.kubectl()?.args(wait))?;
-    let old = "apiVersion: ratchet.cadre.dev/v1alpha1\nkind: Agent\nmetadata: {name: old}\nspec: {modelRef: {name: m}}\n";
+    let old =
+        "apiVersion: ratchet.cadre.dev/v1alpha1\nkind: Agent\nmetadata: {name: old}\nspec: {modelRef: {name: m}}\n";
     cadre_e2e::wait::until("the group to be served", std::time::Duration::from_secs(60), "", || {
         Ok(feed(&["apply"], old)?.status.success())
     })?;

@@ -48,7 +48,11 @@ fn agents() -> Vec<Case> {
         ),
         agent("http without hosts", "tools: [{type: Builtin, builtin: {name: Http}}]", "name Http needs http.hosts"),
         agent("a negative limit", "retries: -1", "spec.retries"),
-        agent("a megabyte of instructions", &format!("instructions: {}", "x".repeat(1 << 20)), "may not be more than 100000"),
+        agent(
+            "a megabyte of instructions",
+            &format!("instructions: {}", "x".repeat(1 << 20)),
+            "may not be more than 100000",
+        ),
         agent(
             "a template that contradicts itself",
             "sandbox: {template: {network: {mode: Allowlist}}}",
@@ -70,23 +74,48 @@ fn models() -> Vec<Case> {
             "provider: OpenAICompatible\nmodel: x\nbaseUrl: https://u:p@h/v1",
             "without user, query or fragment",
         ),
-        case("a script for a real provider", "Model", "provider: OpenAI\nmodel: x\nscript: s", "script belongs to provider Scripted"),
+        case(
+            "a script for a real provider",
+            "Model",
+            "provider: OpenAI\nmodel: x\nscript: s",
+            "script belongs to provider Scripted",
+        ),
         case(
             "a credential for a script",
             "Model",
             "provider: Scripted\nmodel: x\nauth: {secretRef: {name: s, key: k}}",
             "provider Scripted answers by itself",
         ),
-        case("another provider's format", "Model", "provider: Anthropic\nmodel: x\napi: Responses", "Anthropic speaks api Messages"),
-        case("Anthropic's format elsewhere", "Model", "provider: OpenAI\nmodel: x\napi: Messages", "api Messages belongs to"),
+        case(
+            "another provider's format",
+            "Model",
+            "provider: Anthropic\nmodel: x\napi: Responses",
+            "Anthropic speaks api Messages",
+        ),
+        case(
+            "Anthropic's format elsewhere",
+            "Model",
+            "provider: OpenAI\nmodel: x\napi: Messages",
+            "api Messages belongs to",
+        ),
         case(
             "a credential in a header",
             "Model",
             "provider: OpenAI\nmodel: x\nheaders: [{name: Authorization, value: Bearer t}]",
             "put credentials into auth.secretRef",
         ),
-        case("money as a number", "Model", "provider: OpenAI\nmodel: x\npricing: {input: 1.5, output: '2'}", "spec.pricing.input"),
-        case("money below zero", "Model", "provider: OpenAI\nmodel: x\npricing: {input: '-1', output: '2'}", "spec.pricing.input"),
+        case(
+            "money as a number",
+            "Model",
+            "provider: OpenAI\nmodel: x\npricing: {input: 1.5, output: '2'}",
+            "spec.pricing.input",
+        ),
+        case(
+            "money below zero",
+            "Model",
+            "provider: OpenAI\nmodel: x\npricing: {input: '-1', output: '2'}",
+            "spec.pricing.input",
+        ),
     ]
 }
 
@@ -107,8 +136,18 @@ fn runs() -> Vec<Case> {
             "{type: Parts, parts: [{type: File, file: {name: .., content: a}}]}",
             "can't be called . or ..",
         ),
-        case("an unknown kind", "Run", "target: {kind: Robot, name: a}\ninput: {type: Text, text: hi}", "supported values: \"Agent\""),
-        case("an endless run", "Run", "target: {name: a}\ninput: {type: Text, text: hi}\ntimeoutSeconds: 0", "spec.timeoutSeconds"),
+        case(
+            "an unknown kind",
+            "Run",
+            "target: {kind: Robot, name: a}\ninput: {type: Text, text: hi}",
+            "supported values: \"Agent\"",
+        ),
+        case(
+            "an endless run",
+            "Run",
+            "target: {name: a}\ninput: {type: Text, text: hi}\ntimeoutSeconds: 0",
+            "spec.timeoutSeconds",
+        ),
     ]
 }
 
