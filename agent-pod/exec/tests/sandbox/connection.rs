@@ -45,10 +45,12 @@ async fn a_second_connection_is_closed_and_harms_nothing() {
 async fn a_lost_server_means_unknown_outcome_and_its_return_is_noticed() {
     let (mut sandbox, client) = Sandbox::start().await;
     let id = client.ready().await;
-    let lost = client.begin(command("touch begun; sleep 1000", SOON)).unwrap();
-    eventually("the command runs", || sandbox.workspace("begun").exists()).await;
+    let lost = client.begin(command("echo $$ > pids; exec sleep 1000", SOON)).unwrap();
+    let orphan = sandbox.pids("pids", 1).await[0];
     signal(&sandbox, Signal::SIGKILL);
     assert_eq!(lost.answer().await, Err(ExecLost::OutcomeUnknown));
+    // In a pod the command would have gone with PID 1.
+    kill(Pid::from_raw(i32::try_from(orphan).unwrap()), Signal::SIGKILL).unwrap();
     eventually("the loss is known", || *client.watch().borrow() == ExecState::Absent).await;
     assert_eq!(client.request(command("true", SOON)).await, Err(ExecLost::NotConnected));
     assert_eq!(client.wait_connected(Duration::from_millis(1)).await, Err(ExecLost::NotConnected));
