@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cadre_protocol::feed::CredentialState;
-use cadre_protocol::message::{Message, Role};
+use cadre_protocol::message::{Message, Role, ToolCall};
 use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelReply, ModelRequest};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -154,7 +154,7 @@ fn reply(model: &ModelConfig, answer: Answer, first_piece: Duration, duration: D
     let Answer { text, reasoning, calls, provider_data, finish, usage, model_id } = answer;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, duration_ms);
     let message = Message {
-        tool_calls: calls,
+        tool_calls: calls.into_iter().map(with_id).collect(),
         reasoning: reasoning.filter(|text| !text.is_empty()),
         provider_data,
         ..Message::text(Role::Assistant, text, now)
@@ -169,6 +169,14 @@ fn reply(model: &ModelConfig, answer: Answer, first_piece: Duration, duration: D
         model_id: model_id.filter(|id| !id.is_empty()).unwrap_or_else(|| model.model_id.clone()),
         provider: model.provider.as_str().to_owned(),
     }
+}
+
+/// Some servers give calls no id, but results have to name theirs, in all of the run's conversation.
+fn with_id(mut call: ToolCall) -> ToolCall {
+    if call.id.is_empty() {
+        call.id = format!("call_{:016x}", rand::random::<u64>());
+    }
+    call
 }
 
 fn duration_ms(duration: Duration) -> u64 {

@@ -1,6 +1,8 @@
 //! The provider formats: from a neutral request to a body, from a stream of events to an answer.
 
 mod anthropic;
+#[cfg(test)]
+mod assembly_tests;
 mod carried;
 mod openai_chat;
 mod openai_responses;
@@ -70,6 +72,7 @@ fn number(value: &Value, pointer: &str) -> Option<u64> {
 pub(crate) struct Answer {
     pub(crate) text: String,
     pub(crate) reasoning: Option<String>,
+    /// Calls; an id is empty if the provider gave none.
     pub(crate) calls: Vec<ToolCall>,
     pub(crate) provider_data: Option<Value>,
     pub(crate) finish: FinishReason,

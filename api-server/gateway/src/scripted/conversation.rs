@@ -17,9 +17,9 @@ pub(super) struct Conversation<'a> {
     /// Answers since then.
     pub(super) turn: usize,
     /// All messages before it.
-    before: &'a [Message],
+    pub(super) before: &'a [Message],
     /// All messages after it.
-    since: &'a [Message],
+    pub(super) since: &'a [Message],
 }
 
 impl<'a> Conversation<'a> {

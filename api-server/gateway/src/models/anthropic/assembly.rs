@@ -63,6 +63,9 @@ impl Assembly {
     }
 
     fn start_block(&mut self, index: u64, block: &Value, sink: &mut Sink<'_>) {
+        if self.blocks.contains_key(&index) {
+            return;
+        }
         let field = |name: &str| text(block, name).to_owned();
         let block = match text(block, "/type") {
             "text" => Block::Text(field("/text")),
@@ -167,7 +170,7 @@ impl Assembler for Assembly {
                 }
                 Block::Redacted(data) => slots.push(Slot::Opaque(json!({"type": "redacted_thinking", "data": data}))),
                 Block::Tool { id, name, input, json } => {
-                    calls.push(tool_call(id, name, &input, json, calls.len()));
+                    calls.push(tool_call(id, name, &input, json));
                     slots.push(Slot::Call);
                 }
                 Block::Other => {}
@@ -185,8 +188,7 @@ impl Assembler for Assembly {
     }
 }
 
-fn tool_call(id: String, name: String, input: &Value, json: String, index: usize) -> ToolCall {
-    let id = if id.is_empty() { format!("call_{index}") } else { id };
+fn tool_call(id: String, name: String, input: &Value, json: String) -> ToolCall {
     let arguments = match (json.is_empty(), input) {
         (false, _) => json,
         (true, Value::Null) => "{}".to_owned(),

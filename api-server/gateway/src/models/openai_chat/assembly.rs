@@ -23,6 +23,8 @@ pub(in crate::models) struct Assembly {
     usage: Option<Usage>,
     model_id: String,
     finish_reason: Option<String>,
+    /// Whether the usage came with or after the reason to stop, and so is the last one.
+    counted: bool,
     done: bool,
 }
 
@@ -46,8 +48,24 @@ impl Assembly {
             usage: None,
             model_id: String::new(),
             finish_reason: None,
+            counted: false,
             done: false,
         }
+    }
+
+    fn choice(&mut self, choice: &Value, sink: &mut Sink<'_>) -> Result<(), ModelError> {
+        for name in ["delta", "message"] {
+            if let Some(delta) = choice.get(name).filter(|delta| delta.is_object()) {
+                self.message(delta, sink);
+            }
+        }
+        if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty()) {
+            if reason == "error" {
+                return Err(from_event(self.provider.as_str(), choice));
+            }
+            self.finish_reason = Some(reason.to_owned());
+        }
+        Ok(())
     }
 
     fn message(&mut self, delta: &Value, sink: &mut Sink<'_>) {
@@ -89,14 +107,16 @@ impl Assembly {
 
     fn fragment(&mut self, fragment: &Value) {
         let index = number(fragment, "/index");
-        let id = text(fragment, "/id");
+        let (id, name) = (text(fragment, "/id"), text(fragment, "/function/name"));
+        // Without index and id, a name is all that tells where a call begins.
+        let anew = index.is_none() && id.is_empty() && !name.is_empty();
         let position = self.calls.iter().rposition(|call| {
             let same_index = index.is_none() || call.index == index;
             let same_id = id.is_empty() || call.id.is_empty() || call.id == id;
             same_index && same_id
         });
         let at = match position {
-            Some(at) if index.is_some() || !id.is_empty() || at + 1 == self.calls.len() => at,
+            Some(at) if !anew => at,
             _ => {
                 self.calls.push(Call { index, ..Call::default() });
                 self.calls.len() - 1
@@ -107,7 +127,7 @@ impl Assembly {
             id.clone_into(&mut call.id);
         }
         if call.name.is_empty() {
-            text(fragment, "/function/name").clone_into(&mut call.name);
+            name.clone_into(&mut call.name);
         }
         match fragment.pointer("/function/arguments") {
             Some(Value::String(piece)) => call.arguments.push_str(piece),
@@ -135,20 +155,12 @@ impl Assembler for Assembly {
         if self.model_id.is_empty() {
             text(event, "/model").clone_into(&mut self.model_id);
         }
+        if let Some(choice) = event.pointer("/choices/0") {
+            self.choice(choice, sink)?;
+        }
         if let Some(usage) = event.get("usage").filter(|usage| usage.is_object()) {
             self.usage = Some(read_usage(usage));
-        }
-        let Some(choice) = event.pointer("/choices/0") else { return Ok(()) };
-        for name in ["delta", "message"] {
-            if let Some(delta) = choice.get(name).filter(|delta| delta.is_object()) {
-                self.message(delta, sink);
-            }
-        }
-        if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str).filter(|reason| !reason.is_empty()) {
-            if reason == "error" {
-                return Err(from_event(self.provider.as_str(), choice));
-            }
-            self.finish_reason = Some(reason.to_owned());
+            self.counted = self.finish_reason.is_some();
         }
         Ok(())
     }
@@ -158,7 +170,7 @@ impl Assembler for Assembly {
     }
 
     fn complete(&self) -> bool {
-        self.done || (self.finish_reason.is_some() && self.usage.is_some())
+        self.done || self.counted
     }
 
     fn finish(self: Box<Self>) -> Result<Answer, ModelError> {
@@ -175,16 +187,15 @@ impl Assembler for Assembly {
                 .map(|field| json!({"api": Api::ChatCompletions.as_str(), "reasoningField": field})),
             text: self.text,
             reasoning: Some(self.reasoning),
-            calls: self.calls.into_iter().enumerate().map(|(at, call)| tool_call(call, at)).collect(),
+            calls: self.calls.into_iter().map(tool_call).collect(),
             usage: self.usage.unwrap_or_default(),
             model_id: Some(self.model_id),
         })
     }
 }
 
-fn tool_call(call: Call, at: usize) -> ToolCall {
+fn tool_call(call: Call) -> ToolCall {
     let Call { index: _, id, name, arguments } = call;
-    let id = if id.is_empty() { format!("call_{at}") } else { id };
     let arguments = if arguments.trim().is_empty() { "{}".to_owned() } else { arguments };
     ToolCall { id, name, arguments }
 }

@@ -179,7 +179,7 @@ impl Assembler for Assembly {
                     }
                 }
                 Kind::Call => {
-                    calls.push(tool_call(item, calls.len()));
+                    calls.push(tool_call(item));
                     slots.push(Slot::Call);
                 }
                 Kind::Reasoning => slots.extend(carried(&item.whole).map(Slot::Opaque)),
@@ -201,10 +201,9 @@ impl Assembler for Assembly {
     }
 }
 
-fn tool_call(item: Item, at: usize) -> ToolCall {
-    let id = text(&item.whole, "/call_id");
+fn tool_call(item: Item) -> ToolCall {
     ToolCall {
-        id: if id.is_empty() { format!("call_{at}") } else { id.to_owned() },
+        id: text(&item.whole, "/call_id").to_owned(),
         name: text(&item.whole, "/name").to_owned(),
         arguments: if item.text.trim().is_empty() { "{}".to_owned() } else { item.text },
     }
