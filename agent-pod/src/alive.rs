@@ -1,7 +1,7 @@
 //! Liveness without a listener: a file that the engine touches and that `cadre-agent check` looks at.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// Time between touches.
@@ -10,11 +10,11 @@ const TOUCH: Duration = Duration::from_secs(5);
 pub const STALE: Duration = Duration::from_secs(30);
 
 /// Touches the file for ever.
-pub async fn touch(path: &Path) {
+pub async fn touch(path: PathBuf) {
     let mut beat = tokio::time::interval(TOUCH);
     loop {
         beat.tick().await;
-        if let Err(error) = std::fs::write(path, b"alive\n") {
+        if let Err(error) = std::fs::write(&path, b"alive\n") {
             tracing::warn!(%error, "could not touch the liveness file");
         }
     }

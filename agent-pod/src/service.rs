@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cadre_protocol::worker::{Assignment, HeldRun};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info};
 
 use crate::alive;
@@ -19,7 +21,7 @@ use crate::isolation::NetworkProbe;
 use crate::link::connection::{self, Identity, LinkEnd};
 use crate::link::hub::Hub;
 use crate::link::ports::RunLink;
-use crate::link::state::{News, Reins};
+use crate::link::state::{News, Reins, State};
 
 /// Time that runs get to come to a good place when the process ends.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
@@ -52,6 +54,7 @@ struct Engine {
     sandboxes: Sandboxes,
     probe: NetworkProbe,
     drain: CancellationToken,
+    runs: JoinSet<()>,
 }
 
 /// Runs an engine until `stop` is cancelled or the API server rejects it. At a stop no further tool starts, the current
@@ -61,75 +64,75 @@ struct Engine {
 /// When a socket or folder can't be made.
 pub async fn engine_main(config: EngineConfig, stop: CancellationToken) -> io::Result<EngineExit> {
     let EngineConfig { api, token, sandbox, exec, probe, enforcement, alive_file } = config;
-    let (hub, mut news) = Hub::new();
-    let engine = Engine {
+    let (hub, news) = Hub::new();
+    let mut engine = Engine {
         sandboxes: Sandboxes::open(exec)?,
         probe: NetworkProbe::new(probe, enforcement, hub.clone()),
         drain: CancellationToken::new(),
+        runs: JoinSet::new(),
         hub: hub.clone(),
     };
-    let close = CancellationToken::new();
+    let _life = alive_file.map(|path| AbortOnDropHandle::new(tokio::spawn(alive::touch(path))));
     let registration = uuid::Uuid::new_v4().to_string();
-    let identity = Identity { api, token, registration, sandbox };
+    let identity = Identity { api, token, registration, sandbox, patience: connection::PATIENCE };
+    let close = CancellationToken::new();
     let link = connection::keep(&hub, &identity, &close);
     tokio::pin!(link);
-    let life = async {
-        match &alive_file {
-            Some(path) => alive::touch(path).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::pin!(life);
-    let mut runs = JoinSet::new();
-    let mut reap = tokio::time::interval(REAP);
-    let stopping = async {
-        stop.cancelled().await;
-        info!("no further run is taken");
-        engine.hub.send(|state| state.refuse_runs());
-        engine.drain.cancel();
-    };
-    tokio::pin!(stopping);
 
-    let mut deadline = None;
-    let exit = loop {
-        let expired = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            Some(news) = news.recv() => if let News::Assigned(assignment, reins) = news {
-                runs.spawn(engine.run(assignment, reins));
-            },
-            Some(_) = runs.join_next(), if !runs.is_empty() => {}
-            () = &mut stopping, if deadline.is_none() => deadline = Some(tokio::time::Instant::now() + DRAIN_TIME),
-            () = expired => break EngineExit::Stopped,
-            end = &mut link => match end {
-                LinkEnd::Closed => break EngineExit::Stopped,
-                LinkEnd::Rejected(reason) => {
-                    error!(reason, "the API server rejects this worker");
-                    break EngineExit::Rejected;
-                }
-            },
-            _ = reap.tick() => engine.sandboxes.reap(),
-            () = &mut life => {}
+    let end = tokio::select! {
+        end = &mut link => Some(end),
+        () = engine.work(news, &stop) => tokio::select! {
+            end = &mut link => Some(end),
+            () = engine.drain() => None,
+        },
+    };
+    engine.runs.shutdown().await;
+    let exit = match end {
+        Some(LinkEnd::Rejected(reason)) => {
+            error!(reason, "the API server rejects this worker");
+            EngineExit::Rejected
         }
-        if deadline.is_some() && runs.is_empty() {
-            break EngineExit::Stopped;
+        Some(LinkEnd::Closed) => EngineExit::Stopped,
+        None => {
+            close.cancel();
+            // A server that is not there any more learns it from the broken connection.
+            let _ = timeout(CLOSE_TIME, link).await;
+            EngineExit::Stopped
         }
     };
-    runs.shutdown().await;
-    if exit == EngineExit::Stopped {
-        close.cancel();
-        let _ = timeout(CLOSE_TIME, &mut link).await;
-    }
     engine.sandboxes.close().await;
     info!("the engine ends");
     Ok(exit)
 }
 
 impl Engine {
+    /// Takes runs until it is told to stop.
+    async fn work(&mut self, mut news: mpsc::UnboundedReceiver<News>, stop: &CancellationToken) {
+        let mut reap = tokio::time::interval(REAP);
+        loop {
+            tokio::select! {
+                Some(news) = news.recv() => if let News::Assigned(assignment, reins) = news {
+                    let run = self.run(assignment, reins);
+                    self.runs.spawn(run);
+                },
+                Some(_) = self.runs.join_next(), if !self.runs.is_empty() => {}
+                _ = reap.tick() => self.sandboxes.reap(),
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// Lets the runs come to a good place.
+    async fn drain(&mut self) {
+        info!(runs = self.runs.len(), "no further run is taken");
+        self.hub.send(State::refuse_runs);
+        self.drain.cancel();
+        let all = async { while self.runs.join_next().await.is_some() {} };
+        if timeout(DRAIN_TIME, all).await.is_err() {
+            error!(runs = self.runs.len(), "runs are cut off");
+        }
+    }
+
     /// The work of a run, as a future of its own.
     fn run(&self, assignment: Box<Assignment>, reins: Reins) -> impl Future<Output = ()> + Send + use<> {
         let held = HeldRun { run_id: assignment.run_id.clone(), epoch: assignment.epoch };

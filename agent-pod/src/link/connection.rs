@@ -18,8 +18,8 @@ use super::hub::Hub;
 use super::state::News;
 use crate::config::{Endpoint, TokenSource};
 
-/// A connection on which nothing was heard for this long is given up.
-const SILENCE: Duration = Duration::from_secs(HEARTBEAT_SECONDS * MISSED_HEARTBEATS);
+/// How long a connection may be silent in either direction: [`Identity::patience`] of a worker.
+pub const PATIENCE: Duration = Duration::from_secs(HEARTBEAT_SECONDS * MISSED_HEARTBEATS);
 /// Time for the last frames of a process that ends.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -34,6 +34,8 @@ pub struct Identity {
     pub registration: String,
     /// The pod's Sandbox.
     pub sandbox: Option<SandboxIdentity>,
+    /// A connection on which nothing was heard for this long is given up.
+    pub patience: Duration,
 }
 
 /// How the link ended.
@@ -52,7 +54,7 @@ enum Broken {
     Transport(#[from] tungstenite::Error),
     #[error("the server closed the connection")]
     Closed,
-    #[error("the server was silent for {} s", SILENCE.as_secs())]
+    #[error("the server was silent for too long")]
     Silent,
     #[error("the server sent what is no frame")]
     Frame(#[source] serde_json::Error),
@@ -140,24 +142,29 @@ async fn serve(
         sandbox: identity.sandbox.clone(),
         runs: hub.with(|state| state.held()),
     });
-    timeout(SILENCE, sink.send(dial::text(encode(&hello)?))).await.map_err(|_| Broken::Silent)??;
-    match receive(&mut stream).await? {
+    timeout(identity.patience, sink.send(dial::text(encode(&hello)?))).await.map_err(|_| Broken::Silent)??;
+    match receive(&mut stream, identity.patience).await? {
         ServerFrame::Welcome { worker_id } => info!(%worker_id, "linked to the API server"),
         ServerFrame::Rejected { reason } => return Err(Broken::Rejected(reason)),
         _ => return Err(Broken::Closed),
     }
     *pause = Pauses::new();
     tokio::select! {
-        written = write(hub, &mut sink, close) => written,
-        broken = read(hub, &mut stream) => Err(broken),
+        written = write(hub, &mut sink, close, identity.patience) => written,
+        broken = read(hub, &mut stream, identity.patience) => Err(broken),
     }
 }
 
 /// Sends what is ready, all in one flush, and heartbeats. Ends well when told to close.
-async fn write(hub: &Hub, sink: &mut SplitSink<Socket, Message>, close: &CancellationToken) -> Result<(), Broken> {
+async fn write(
+    hub: &Hub,
+    sink: &mut SplitSink<Socket, Message>,
+    close: &CancellationToken,
+    patience: Duration,
+) -> Result<(), Broken> {
     let mut beat = tokio::time::interval(Duration::from_secs(HEARTBEAT_SECONDS));
     loop {
-        timeout(SILENCE, flush(hub, sink)).await.map_err(|_| Broken::Silent)??;
+        timeout(patience, flush(hub, sink)).await.map_err(|_| Broken::Silent)??;
         tokio::select! {
             biased;
             _ = beat.tick() => sink.feed(dial::text(encode(&WorkerFrame::Heartbeat {})?)).await?,
@@ -185,9 +192,9 @@ async fn flush(hub: &Hub, sink: &mut SplitSink<Socket, Message>) -> Result<(), B
     Ok(sink.flush().await?)
 }
 
-async fn read(hub: &Hub, stream: &mut SplitStream<Socket>) -> Broken {
+async fn read(hub: &Hub, stream: &mut SplitStream<Socket>, patience: Duration) -> Broken {
     loop {
-        let frame = match receive(stream).await {
+        let frame = match receive(stream, patience).await {
             Ok(frame) => frame,
             Err(broken) => return broken,
         };
@@ -199,9 +206,9 @@ async fn read(hub: &Hub, stream: &mut SplitStream<Socket>) -> Broken {
     }
 }
 
-async fn receive(stream: &mut SplitStream<Socket>) -> Result<ServerFrame, Broken> {
+async fn receive(stream: &mut SplitStream<Socket>, patience: Duration) -> Result<ServerFrame, Broken> {
     loop {
-        match timeout(SILENCE, stream.next()).await.map_err(|_| Broken::Silent)? {
+        match timeout(patience, stream.next()).await.map_err(|_| Broken::Silent)? {
             Some(Ok(Message::Text(text))) => return serde_json::from_str(&text).map_err(Broken::Frame),
             Some(Ok(Message::Close(_))) | None => return Err(Broken::Closed),
             Some(Ok(_)) => {}
@@ -212,4 +219,43 @@ async fn receive(stream: &mut SplitStream<Socket>) -> Result<ServerFrame, Broken
 
 fn encode(frame: &WorkerFrame) -> Result<String, Broken> {
     serde_json::to_string(frame).map_err(Broken::Frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use cadre_protocol::ids::WorkerId;
+    use tokio::net::UnixListener;
+    use tokio_tungstenite::accept_async;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_silent_server_is_dialled_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("api.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let identity = Identity {
+            api: Endpoint::Unix(path),
+            token: TokenSource::Text("secret".into()),
+            registration: "r".into(),
+            sandbox: None,
+            patience: Duration::from_millis(50),
+        };
+        let (hub, _news) = Hub::new();
+        let close = CancellationToken::new();
+        let server = async {
+            let welcome = ServerFrame::Welcome { worker_id: WorkerId::new("local/1").unwrap() };
+            let mut silent = Vec::new();
+            while silent.len() < 2 {
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut socket = accept_async(stream).await.unwrap();
+                socket.send(dial::text(serde_json::to_string(&welcome).unwrap())).await.unwrap();
+                silent.push(socket);
+            }
+            close.cancel();
+            silent
+        };
+        let (end, _silent) = tokio::join!(keep(&hub, &identity, &close), server);
+        assert_eq!(end, LinkEnd::Closed);
+    }
 }
