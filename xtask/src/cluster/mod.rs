@@ -7,7 +7,7 @@
 
 mod addons;
 mod cgroup;
-mod command;
+pub mod command;
 mod config;
 mod current;
 mod down;
@@ -21,7 +21,7 @@ mod node;
 mod pause;
 mod probe;
 mod process;
-mod progress;
+pub mod progress;
 mod services;
 mod status;
 mod supervisor;

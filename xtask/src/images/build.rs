@@ -1,0 +1,61 @@
+//! Static programs, built in the release profile.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use super::contents::Image;
+use crate::cluster::command::{command, output};
+
+/// Built programs.
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// Where a program is.
+    pub fn path(&self, program: &str) -> PathBuf {
+        self.folder.join(program)
+    }
+}
+
+/// Builds the programs of these images.
+///
+/// # Errors
+/// When cargo fails: its messages are on standard error.
+pub fn programs(images: &[Image]) -> Result<Programs> {
+    let target = host()?;
+    let root = workspace();
+    let mut cargo = command("cargo");
+    cargo.current_dir(&root).args(["build", "--release", "--locked", "--target", &target]);
+    for program in ["cadre-operator", "cadre-api", "cadre-agent"] {
+        if images.iter().any(|image| image.program() == program) {
+            cargo.args(["--bin", program]);
+        }
+    }
+    cargo.env("RUSTFLAGS", flags(&root)).env("CARGO_INCREMENTAL", "0");
+    ensure!(cargo.status().context("can't start cargo")?.success(), "cargo could not build the programs");
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    Ok(Programs { folder: folder.join(target).join("release") })
+}
+
+/// Static linking, and no path of this machine in the programs: the same source gives the same bytes anywhere.
+fn flags(root: &Path) -> String {
+    let home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
+        .unwrap_or_default();
+    format!(
+        "-C target-feature=+crt-static --remap-path-prefix={}=/cadre --remap-path-prefix={home}=/cargo",
+        root.display()
+    )
+}
+
+fn workspace() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap_or_else(|_| PathBuf::from("."))
+}
+
+fn host() -> Result<String> {
+    let text = output(command("rustc").arg("-vV"))?;
+    let host = text.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc does not say its host")?;
+    Ok(host.to_owned())
+}
