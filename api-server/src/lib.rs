@@ -4,9 +4,11 @@
 
 pub mod auth;
 pub mod catalog;
+pub mod cluster;
 pub mod config;
 pub mod domain;
 pub mod listen;
+pub mod metrics;
 pub mod openapi;
 pub mod operator_port;
 pub mod placement;

@@ -1,2 +1,20 @@
-//! placeholder
-fn main() {}
+//! The API server in a cluster.
+
+use cadre_api::config::{Cli, Command};
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("CADRE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Before any client is built: each of them would otherwise have to choose a TLS provider.
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        anyhow::bail!("another TLS provider is installed already");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match cli.command {
+        Some(Command::Migrate) => runtime.block_on(cadre_api::cluster::migrate(&cli.config)),
+        None => runtime.block_on(cadre_api::cluster::serve(cli.config)),
+    }
+}

@@ -1,1 +1,142 @@
-//! The wiring: parts, listeners, shutdown.
+//! The wiring: parts into a service, listeners, an orderly stop. Shared by the server and by `cadre dev`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::serve::ListenerExt as _;
+use cadre_gateway::Gateway;
+use cadre_store::Store;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::pod::Authenticate;
+use crate::catalog::Catalog;
+use crate::domain::{Limits, Parts, Service};
+use crate::listen::admin::{self, AdminState};
+use crate::listen::worker::{self, WorkerState};
+use crate::listen::user;
+use crate::metrics::Metrics;
+use crate::operator_port::feed::Feed;
+use crate::placement::Placement;
+use crate::routes::state::UserSettings;
+use crate::worker::WorkerPort;
+use crate::worker::binding::Bindings;
+
+/// Longest time for requests in flight when the server stops.
+const FINISH: Duration = Duration::from_secs(25);
+
+/// What a server is made from.
+pub struct ServerParts {
+    /// The record, its schema up to date.
+    pub store: Arc<dyn Store>,
+    /// What there is.
+    pub catalog: Arc<dyn Catalog>,
+    /// The maker of workers.
+    pub placement: Arc<dyn Placement>,
+    /// Models and tools.
+    pub gateway: Arc<Gateway>,
+    /// Who calls at the worker port.
+    pub authenticate: Arc<dyn Authenticate>,
+    /// Which sessions callers' workers serve.
+    pub bindings: Arc<dyn Bindings>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Namespace whose agents have ids without a dot.
+    pub default_namespace: String,
+    /// How the user port presents itself. Its `shutdown` is replaced by the server's.
+    pub user: UserSettings,
+}
+
+/// Where the worker port is.
+pub enum WorkerListener {
+    /// A port.
+    Tcp(TcpListener),
+    /// A socket that only this user can reach.
+    Unix(UnixListener),
+}
+
+/// Open listeners.
+pub struct Listeners {
+    /// The user port.
+    pub user: TcpListener,
+    /// The worker port.
+    pub worker: WorkerListener,
+    /// Health and metrics.
+    pub admin: Option<TcpListener>,
+}
+
+/// The service of these parts, and the state of its worker port.
+#[must_use]
+pub fn assemble(parts: ServerParts) -> (Service, WorkerState, UserSettings) {
+    let ServerParts { store, catalog, placement, gateway, authenticate, bindings, limits, default_namespace, mut user } =
+        parts;
+    let metrics = Metrics::default();
+    let service = Service::new(Parts { store, catalog, placement, limits, default_namespace, metrics });
+    let feed = Feed { service: service.clone(), gateway: gateway.clone() };
+    let port = WorkerPort { service: service.clone(), gateway, bindings };
+    user.shutdown = service.stopping().clone();
+    (service, WorkerState { port, feed, authenticate }, user)
+}
+
+/// Serves until `stop` fires, then finishes what is in flight and closes the record.
+///
+/// # Errors
+/// When a listener fails.
+pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
+    let store = parts.store.clone();
+    let (service, worker_state, user_settings) = assemble(parts);
+    service.start();
+    let closing = CancellationToken::new();
+    let closed = CancellationToken::new();
+    let mut servers = JoinSet::new();
+    let user = user::router(service.clone(), user_settings);
+    servers.spawn(tcp("user", listeners.user, user, closing.clone()));
+    let worker = worker::router(worker_state);
+    match listeners.worker {
+        WorkerListener::Tcp(listener) => servers.spawn(tcp("worker", listener, worker, closing.clone())),
+        WorkerListener::Unix(listener) => servers.spawn(unix(listener, worker, closing.clone())),
+    };
+    if let Some(listener) = listeners.admin {
+        let admin = admin::router(AdminState::new(service.clone()));
+        servers.spawn(tcp("admin", listener, admin, closed.clone()));
+    }
+    let outcome = tokio::select! {
+        () = stop.cancelled() => Ok(()),
+        Some(ended) = servers.join_next() => ended.map_err(anyhow::Error::from).flatten(),
+    };
+    tracing::info!("stopping: no further requests, streams end, workers dial elsewhere");
+    // Listeners close before streams end, so that a client that comes again finds another replica.
+    closing.cancel();
+    let finish = async {
+        service.stop().await;
+        closed.cancel();
+        while servers.join_next().await.is_some() {}
+    };
+    if tokio::time::timeout(FINISH, finish).await.is_err() {
+        tracing::warn!(seconds = FINISH.as_secs(), "requests were still in flight");
+    }
+    store.close().await;
+    outcome
+}
+
+async fn tcp(
+    name: &'static str,
+    listener: TcpListener,
+    router: Router,
+    closing: CancellationToken,
+) -> anyhow::Result<()> {
+    let listener = listener.tap_io(|stream| {
+        // Small frames must not wait for company.
+        let _ = stream.set_nodelay(true);
+    });
+    let served = axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await;
+    served.with_context(|| format!("the {name} listener failed"))
+}
+
+async fn unix(listener: UnixListener, router: Router, closing: CancellationToken) -> anyhow::Result<()> {
+    let served = axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await;
+    served.context("the worker listener failed")
+}

@@ -2,5 +2,7 @@
 
 pub mod actor;
 pub mod browser;
+pub mod jwks;
 pub mod key;
 pub mod pod;
+pub mod review;

@@ -2,6 +2,15 @@
 //!
 //! Owns the [`Catalog`] trait and its two sources: a cluster's informers and a folder of manifests. Must not know runs.
 
+pub mod folder;
+pub mod kube;
+pub mod manifest;
+pub mod models;
+pub mod rules;
+pub mod schema;
+pub mod secrets;
+pub mod table;
+
 use std::sync::Arc;
 
 use cadre_gateway::ModelConfig;

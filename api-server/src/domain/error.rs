@@ -24,6 +24,9 @@ pub enum DomainError {
     /// Absent, or not the caller's.
     #[error("session {0} not found")]
     SessionNotFound(String),
+    /// The session that the caller names belongs to someone else: told as if it were absent.
+    #[error("session not found")]
+    ForeignSession,
     /// What was sent can't be accepted.
     #[error("{0}")]
     Invalid(String),
@@ -58,7 +61,9 @@ impl DomainError {
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::AgentNotFound(_) | Self::RunNotFound(_) | Self::SessionNotFound(_) => ErrorCode::NotFound,
+            Self::AgentNotFound(_) | Self::RunNotFound(_) | Self::SessionNotFound(_) | Self::ForeignSession => {
+                ErrorCode::NotFound
+            }
             Self::AgentNotReady { .. } => ErrorCode::AgentNotReady,
             Self::Invalid(_) => ErrorCode::Validation,
             Self::TooLarge(_) => ErrorCode::TooLarge,

@@ -1,11 +1,25 @@
 //! What runs, sessions, leases and streams mean.
 //!
-//! Takes the store, the catalog and the placement behind their traits, and a clock. Must not know HTTP or Kubernetes.
+//! Takes the store, the catalog and the placement behind their traits. Must not know HTTP or Kubernetes. What only this
+//! replica knows ([`board`], [`hub`]) makes things fast; what is right is decided by leases and epochs in the record.
 
+pub mod accept;
+pub mod append;
+pub mod board;
+pub mod cancel;
 pub mod error;
+pub mod finish;
+pub mod hub;
+pub mod lease;
+pub mod place;
+pub mod recover;
+pub mod scope;
 pub mod service;
+pub mod stream;
 pub mod submit;
+pub mod wait;
 
 pub use error::DomainError;
-pub use service::{Limits, Service};
+pub use scope::{RunScope, Writer};
+pub use service::{Change, Limits, Parts, Service};
 pub use submit::{NewFile, Submit, Submitted};

@@ -1,16 +1,34 @@
 //! The domain's door: a cheap handle that routes, the worker port and the operator's door share.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cadre_protocol::feed::IsolationReport;
 use cadre_protocol::ids::{ComponentRef, RunId, SessionId};
 use cadre_store::Store;
-use cadre_store::rows::{EventChunk, Principal, QueueStats, RunDetail, RunFilter, RunRow, SessionRow};
-use futures::stream::BoxStream;
+use cadre_store::rows::{Principal, QueueStats, RunDetail, RunFilter, RunRow, SessionRow};
+use tokio::sync::{broadcast, mpsc};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{DomainError, Submit, Submitted};
+use super::DomainError;
+use super::board::{Board, IdleSeat};
+use super::hub::Hub;
 use crate::catalog::{Catalog, CatalogAgent};
+use crate::metrics::Metrics;
 use crate::placement::Placement;
+
+/// Something that the operator may want to show.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// A run that a Run object made.
+    Run(RunId),
+    /// The load of some agent.
+    Load,
+    /// A Sandbox's network.
+    Isolation(IsolationReport),
+}
 
 /// Bounds.
 #[derive(Debug, Clone)]
@@ -23,6 +41,10 @@ pub struct Limits {
     pub agent_wait: Duration,
     /// How long a broken connection may take to come back.
     pub reconnect_grace: Duration,
+    /// How long a worker may be there without ever having run anything.
+    pub unused_wait: Duration,
+    /// Time between looks for runs that nobody takes care of.
+    pub sweep_every: Duration,
     /// How long a run may take to obey a cancel or its deadline before the server ends it.
     pub obey_grace: Duration,
 }
@@ -34,9 +56,27 @@ impl Default for Limits {
             max_running: 0,
             agent_wait: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(3),
+            unused_wait: Duration::from_secs(60),
+            sweep_every: Duration::from_secs(5),
             obey_grace: Duration::from_secs(10),
         }
     }
+}
+
+/// What the service is made of.
+pub struct Parts {
+    /// The record.
+    pub store: Arc<dyn Store>,
+    /// What there is.
+    pub catalog: Arc<dyn Catalog>,
+    /// The maker of workers.
+    pub placement: Arc<dyn Placement>,
+    /// Bounds.
+    pub limits: Limits,
+    /// Namespace whose agents have ids without a dot.
+    pub default_namespace: String,
+    /// Counters.
+    pub metrics: Metrics,
 }
 
 pub(crate) struct Inner {
@@ -44,7 +84,16 @@ pub(crate) struct Inner {
     pub(crate) catalog: Arc<dyn Catalog>,
     pub(crate) placement: Arc<dyn Placement>,
     pub(crate) limits: Limits,
-    pub(crate) default_namespace: String,
+    pub(crate) metrics: Metrics,
+    pub(crate) hub: Hub,
+    pub(crate) stopping: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) changes: broadcast::Sender<Change>,
+    pub(crate) idle: mpsc::UnboundedSender<(Duration, IdleSeat)>,
+    idle_receiver: Mutex<Option<mpsc::UnboundedReceiver<(Duration, IdleSeat)>>>,
+    board: Mutex<Board>,
+    isolation: Mutex<BTreeMap<(String, String), IsolationReport>>,
+    default_namespace: String,
 }
 
 /// The domain. Clones share everything.
@@ -52,16 +101,107 @@ pub(crate) struct Inner {
 pub struct Service(pub(crate) Arc<Inner>);
 
 impl Service {
-    /// A service; [`Self::start`] lets it place runs.
+    /// A service; [`Self::start`] lets it recover what an earlier process left and look after what waits.
     #[must_use]
-    pub fn new(
-        store: Arc<dyn Store>,
-        catalog: Arc<dyn Catalog>,
-        placement: Arc<dyn Placement>,
-        limits: Limits,
-        default_namespace: String,
-    ) -> Self {
-        Self(Arc::new(Inner { store, catalog, placement, limits, default_namespace }))
+    pub fn new(parts: Parts) -> Self {
+        let Parts { store, catalog, placement, limits, default_namespace, metrics } = parts;
+        let (idle, idle_receiver) = mpsc::unbounded_channel();
+        let board = Mutex::new(Board::new(limits.max_running));
+        Self(Arc::new(Inner {
+            store,
+            catalog,
+            placement,
+            limits,
+            metrics,
+            hub: Hub::default(),
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            changes: broadcast::Sender::new(1024),
+            idle,
+            idle_receiver: Mutex::new(Some(idle_receiver)),
+            board,
+            isolation: Mutex::default(),
+            default_namespace,
+        }))
+    }
+
+    /// Starts what runs in the background. Once.
+    pub fn start(&self) {
+        let receiver = self.0.idle_receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(receiver) = receiver else { return };
+        self.spawn(self.clone().recover());
+        self.spawn(self.clone().sweep());
+        self.spawn(self.clone().watch_placement());
+        self.spawn(self.clone().retire_idle(receiver));
+    }
+
+    /// Refuses new runs, ends streams and background work. Runs stay with their workers, which dial in again.
+    pub async fn stop(&self) {
+        self.0.stopping.cancel();
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+    }
+
+    /// Fires when the server stops.
+    #[must_use]
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.0.stopping
+    }
+
+    /// What happens to runs, agents' load and networks, for the operator's feed.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<Change> {
+        self.0.changes.subscribe()
+    }
+
+    /// Resolved resources.
+    #[must_use]
+    pub fn catalog(&self) -> &Arc<dyn Catalog> {
+        &self.0.catalog
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    /// Connected workers and running sessions of this replica.
+    #[must_use]
+    pub fn worker_counts(&self) -> (usize, u32) {
+        self.board().counts()
+    }
+
+    /// Takes note of what an engine says of its network.
+    pub fn report_isolation(&self, report: IsolationReport) {
+        let key = (report.namespace.clone(), report.sandbox.clone());
+        let mut known = self.0.isolation.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.get(&key) != Some(&report) {
+            known.insert(key, report.clone());
+            let _ = self.0.changes.send(Change::Isolation(report));
+        }
+    }
+
+    /// What engines have said of their networks.
+    #[must_use]
+    pub fn isolation(&self) -> Vec<IsolationReport> {
+        self.0.isolation.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(crate) fn forget_isolation(&self, worker_id: &str) {
+        if let Some((namespace, sandbox)) = worker_id.split_once('/') {
+            let key = (namespace.to_owned(), sandbox.to_owned());
+            self.0.isolation.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        }
+    }
+
+    pub(crate) fn board(&self) -> MutexGuard<'_, Board> {
+        self.0.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a task that [`Self::stop`] waits for.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.0.tasks.spawn(task);
     }
 
     /// The namespace whose agents have ids without a dot.
@@ -92,39 +232,6 @@ impl Service {
     #[must_use]
     pub fn agent(&self, component: &ComponentRef) -> Option<CatalogAgent> {
         self.0.catalog.agent(component)
-    }
-
-    /// Accepts a run and has it placed. When this returns, the run is durable.
-    ///
-    /// # Errors
-    /// Nothing was accepted.
-    pub async fn submit(&self, submit: Submit) -> Result<Submitted, DomainError> {
-        Err(DomainError::AgentNotFound(submit.component.to_string()))
-    }
-
-    /// Waits until a run has ended.
-    ///
-    /// # Errors
-    /// [`DomainError::NotEnded`] after `timeout`; the run goes on.
-    pub async fn wait_end(&self, run_id: &RunId, timeout: Duration) -> Result<RunDetail, DomainError> {
-        let _ = timeout;
-        self.detail(run_id, None).await
-    }
-
-    /// The run's events after number `after`, stored ones and then live ones, until its end.
-    /// Callers check with [`Self::run`] first that it is there and theirs. A slow reader delays nobody.
-    #[must_use]
-    pub fn stream(&self, run_id: &RunId, after: Option<u64>) -> BoxStream<'static, EventChunk> {
-        let _ = (run_id, after);
-        Box::pin(futures::stream::empty())
-    }
-
-    /// Asks for a cancel. Answers the run as it is after that: CANCELLED, or still running until its worker obeys.
-    ///
-    /// # Errors
-    /// [`DomainError::RunNotFound`].
-    pub async fn cancel(&self, run_id: &RunId, principal: Option<&Principal>) -> Result<RunRow, DomainError> {
-        self.run(run_id, principal).await
     }
 
     /// A run. `principal` limits it to its own.
@@ -226,6 +333,12 @@ impl Service {
     /// Now, in Unix milliseconds.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
+        now_ms()
     }
+}
+
+/// Now, in Unix milliseconds.
+#[must_use]
+pub fn now_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default()
 }

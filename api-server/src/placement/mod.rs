@@ -2,6 +2,10 @@
 //!
 //! Owns how workers come to be and to an end. Must not know runs, leases or the link's frames.
 
+pub mod manifest;
+pub mod process;
+pub mod sandbox;
+
 use async_trait::async_trait;
 use cadre_protocol::ids::{ComponentRef, SessionId, WorkerId};
 use tokio::sync::broadcast;
@@ -40,8 +44,6 @@ pub struct Wanted {
     pub session_id: SessionId,
     /// Its component.
     pub component: ComponentRef,
-    /// The worker that had it was lost: another one has to come, even if that one's pod seems to be there.
-    pub lost: bool,
 }
 
 /// The maker of workers.
@@ -49,6 +51,9 @@ pub struct Wanted {
 pub trait Placement: Send + Sync {
     /// Sees to it that a worker dials in. Returns once that is asked for; asking again changes nothing.
     async fn ensure(&self, wanted: &Wanted) -> Result<(), PlacementError>;
+
+    /// A worker was lost: what is wanted from now on is another one, even if that one's pod seems to be there.
+    fn lost(&self, worker_id: &WorkerId);
 
     /// The session's worker is not needed any more.
     async fn retire(&self, session_id: &SessionId, component: &ComponentRef) -> Result<(), PlacementError>;

@@ -1,0 +1,99 @@
+//! The rules that the CRDs state in CEL, for manifests that no kube-apiserver has checked. Same messages.
+
+use cadre_crds::agent::{AgentSpec, BuiltinName, BuiltinTool};
+use cadre_crds::model::{ModelApi, ModelSpec, Provider};
+use cadre_crds::sandbox::{NetworkMode, Persistence, SandboxTemplateSpec};
+
+/// Header names that carry credentials.
+const SECRET_HEADERS: [&str; 7] =
+    ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie", "proxy-authorization", "host"];
+
+/// What is wrong with a Model.
+#[must_use]
+pub fn model(spec: &ModelSpec) -> Vec<&'static str> {
+    let scripted = spec.provider == Provider::Scripted;
+    let rules = [
+        (
+            spec.provider == Provider::OpenAICompatible && spec.base_url.is_none(),
+            "provider OpenAICompatible needs baseUrl, for example https://models.example.com/v1",
+        ),
+        (
+            !scripted && spec.script.is_some(),
+            "script belongs to provider Scripted: remove it or set provider: Scripted",
+        ),
+        (
+            scripted && (spec.auth.is_some() || spec.base_url.is_some() || spec.api.is_some()),
+            "provider Scripted answers by itself: remove auth, baseUrl and api",
+        ),
+        (
+            spec.provider == Provider::Anthropic && spec.api.is_some_and(|api| api != ModelApi::Messages),
+            "provider Anthropic speaks api Messages",
+        ),
+        (
+            spec.provider != Provider::Anthropic && spec.api == Some(ModelApi::Messages),
+            "api Messages belongs to provider Anthropic; OpenAI and OpenAICompatible speak Responses or ChatCompletions",
+        ),
+        (
+            spec.base_url.as_deref().is_some_and(|url| !is_plain_url(url)),
+            "baseUrl must be an http or https URL without user, query or fragment",
+        ),
+        (
+            spec.headers.iter().any(|header| SECRET_HEADERS.contains(&header.name.to_ascii_lowercase().as_str())),
+            "a header here is readable by everyone who can read this Model: put credentials into auth.secretRef",
+        ),
+    ];
+    broken(rules)
+}
+
+/// What is wrong with an Agent.
+#[must_use]
+pub fn agent(spec: &AgentSpec) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    for tool in &spec.tools {
+        match &tool.builtin {
+            Some(builtin) => found.extend(self::builtin(builtin)),
+            None => found.push("type Builtin needs the member builtin, for example builtin: {name: Shell}"),
+        }
+    }
+    if let Some(sandbox) = &spec.sandbox {
+        found.extend(template(&sandbox.template));
+    }
+    found
+}
+
+fn builtin(tool: &BuiltinTool) -> Vec<&'static str> {
+    let http = tool.name == BuiltinName::Http;
+    broken([
+        (!http && tool.http.is_some(), "http belongs to name Http: remove it or set name: Http"),
+        (http && tool.http.is_none(), "name Http needs http.hosts: the hosts that the tool may reach"),
+    ])
+}
+
+fn template(template: &SandboxTemplateSpec) -> Vec<&'static str> {
+    let network = &template.network;
+    let labels = template.pod_template.iter().flat_map(|pod| &pod.labels);
+    let reserved = |name: &str| name.starts_with("cadre.dev/") || name.starts_with("app.kubernetes.io/");
+    broken([
+        (
+            network.allow.is_empty() == (network.mode == NetworkMode::Allowlist),
+            "mode Allowlist needs allow, and only it",
+        ),
+        (
+            template.workspace.storage_class_name.is_some() && template.workspace.persistence != Persistence::Volume,
+            "storageClassName belongs to persistence Volume",
+        ),
+        (
+            labels.into_iter().any(|label| reserved(&label.name)),
+            "labels of cadre.dev and app.kubernetes.io are the operator's",
+        ),
+    ])
+}
+
+fn is_plain_url(url: &str) -> bool {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['@', '?', '#']))
+}
+
+fn broken<const N: usize>(rules: [(bool, &'static str); N]) -> Vec<&'static str> {
+    rules.into_iter().filter(|(broken, _)| *broken).map(|(_, message)| message).collect()
+}

@@ -1,0 +1,111 @@
+//! The server's parts in a cluster: the record, the informers, Sandboxes, TokenReview.
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use cadre_gateway::{EgressPolicy, Gateway};
+use cadre_store::Store;
+use cadre_store::sqlite::SqliteStore;
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::auth::key::Authentication;
+use crate::auth::pod::PodAuth;
+use crate::auth::review::Cluster;
+use crate::catalog::kube::KubeCatalog;
+use crate::catalog::secrets::ClusterSecrets;
+use crate::config::{Config, Database};
+use crate::placement::manifest::Proof;
+use crate::placement::sandbox::SandboxPlacement;
+use crate::routes::state::UserSettings;
+use crate::run::{self, Listeners, ServerParts, WorkerListener};
+
+/// Brings the schema up to date.
+///
+/// # Errors
+/// When the database can't be opened or migrated.
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    let store = open(config).await?;
+    store.close().await;
+    Ok(())
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When a part can't be started: no key, no database, no cluster, a port in use.
+pub async fn serve(config: Config) -> anyhow::Result<()> {
+    // Everything that can be refused is refused before anything is touched.
+    let authentication = Authentication::new(config.security_key.as_ref(), config.listen_user, false)?;
+    let operator = config.operator_user()?;
+    let stop = stop_signal()?;
+    let client = Client::try_default().await.context("the cluster can't be reached")?;
+    let store = open(&config).await?;
+
+    let namespaces: Vec<String> = config.namespaces.iter().filter(|name| !name.is_empty()).cloned().collect();
+    let catalog = KubeCatalog::start(client.clone(), &namespaces, &config.default_namespace, stop.clone());
+    let key = config.security_key.as_ref().context("OS_SECURITY_KEY is not set")?;
+    let proof = Proof::new(key)?;
+    let placement = SandboxPlacement::start(client.clone(), &namespaces, catalog.clone(), proof, stop.clone());
+    let policy = EgressPolicy {
+        allow_private: false,
+        allowed_cidrs: config.egress_allow_cidrs.clone(),
+        cluster_cidrs: config.cluster_cidrs.clone(),
+    };
+    let gateway = Gateway::new(policy, Arc::new(ClusterSecrets::new(client.clone())))?;
+    let cluster = Arc::new(Cluster(client));
+    let user = UserSettings {
+        os_id: config.os_id.clone(),
+        wait: config.wait(),
+        ..UserSettings::new(authentication, stop.clone())
+    };
+    let parts = ServerParts {
+        store,
+        catalog,
+        placement: placement.clone(),
+        gateway: Arc::new(gateway),
+        authenticate: Arc::new(PodAuth::new(cluster.clone(), cluster, operator)),
+        bindings: placement,
+        limits: config.limits(),
+        default_namespace: config.default_namespace.clone(),
+        user,
+    };
+    let listeners = Listeners {
+        user: bind(config.listen_user).await?,
+        worker: WorkerListener::Tcp(bind(config.listen_worker).await?),
+        admin: Some(bind(config.listen_admin).await?),
+    };
+    tracing::info!(user = %config.listen_user, worker = %config.listen_worker, "serving");
+    run::serve(parts, listeners, stop).await
+}
+
+async fn bind(address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address).await.with_context(|| format!("{address} can't be listened on"))
+}
+
+async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let Database::Sqlite(path) = config.database.clone();
+    let durability = config.durability.into();
+    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&path, durability)).await?;
+    let store: Arc<dyn Store> = Arc::new(opened.context("the database can't be opened")?);
+    // SQLite has one server, which may therefore migrate at its start.
+    store.migrate().await.context("the database can't be migrated")?;
+    Ok(store)
+}
+
+/// Fires at SIGTERM and SIGINT.
+fn stop_signal() -> anyhow::Result<CancellationToken> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let stop = CancellationToken::new();
+    let fired = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        fired.cancel();
+    });
+    Ok(stop)
+}

@@ -1,0 +1,221 @@
+//! Acceptance: from what a caller asks to a durable run, and to its worker at once where one is warm.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cadre_protocol::agent::AgentSnapshot;
+use cadre_protocol::ids::{ComponentRef, Revision, RunId, SessionId};
+use cadre_protocol::run::{Attachment, RunInput};
+use cadre_store::rows::{AcceptOutcome, Lease, NewRun, RunRow, Waiting};
+
+use super::scope::Writer;
+use super::submit::NewFile;
+use super::{DomainError, Service, Submit, Submitted};
+
+/// Most files of one run.
+const MAX_FILES: usize = 64;
+
+impl Service {
+    /// Accepts a run and has it placed. When this returns, the run is durable. Goes on to its end even if the caller
+    /// goes away.
+    ///
+    /// # Errors
+    /// Nothing was accepted.
+    pub async fn submit(&self, submit: Submit) -> Result<Submitted, DomainError> {
+        if self.0.stopping.is_cancelled() {
+            return Err(DomainError::ShuttingDown);
+        }
+        let service = self.clone();
+        // A caller that hangs up must not leave a reserved seat behind.
+        let accepted = self.0.tasks.spawn(async move { service.accept(submit).await });
+        accepted.await.unwrap_or(Err(DomainError::ShuttingDown))
+    }
+
+    async fn accept(&self, submit: Submit) -> Result<Submitted, DomainError> {
+        let began = Instant::now();
+        let agent = self.resolve(&submit).await?;
+        // Only of a session that nobody else can know may a worker be asked before the run is accepted.
+        let fresh = submit.session_id.is_none() && submit.run_id.is_none() && submit.idempotency.is_none();
+        let session_id = submit.session_id.clone().unwrap_or_else(SessionId::generate);
+        let files = self.store_files(&session_id, &submit).await?;
+        let new = self.new_run(submit, agent, session_id, files);
+        let (session_id, run_id) = (new.session_id.clone(), new.run_id.clone());
+        let new = self.reserve(new, fresh).await?;
+        let claim = new.claim.clone();
+        let outcome = self.0.store.accept(new).await;
+        let started = matches!(&outcome, Ok(AcceptOutcome::Accepted { started: Some(_), .. }));
+        if claim.is_some() && !started {
+            self.release_seat(&session_id, &run_id, true);
+        }
+        let submitted = self.accepted(&run_id, outcome?, claim).await?;
+        self.0.metrics.accepted(began.elapsed());
+        Ok(submitted)
+    }
+
+    /// Reserves a warm worker, so that acceptance and start share a commit.
+    async fn reserve(&self, mut new: NewRun, fresh: bool) -> Result<NewRun, DomainError> {
+        let max = new.agent.max_concurrent_sessions;
+        let claim = self.board().claim_early(&new.session_id, &new.run_id, &new.component, max, fresh);
+        let Some((writer, lease)) = claim else { return Ok(new) };
+        let lease = match lease {
+            Some(lease) => Ok(lease),
+            None => self.acquire(&new.session_id, &writer).await,
+        };
+        match lease {
+            Ok(lease) => new.claim = Some(lease),
+            Err(error) => {
+                self.release_seat(&new.session_id, &new.run_id, false);
+                return Err(error);
+            }
+        }
+        Ok(new)
+    }
+
+    pub(crate) async fn acquire(&self, session_id: &SessionId, writer: &Writer) -> Result<Lease, DomainError> {
+        let Writer { worker_id, registration } = writer;
+        let epoch = self.0.store.acquire(session_id, worker_id, registration, self.now_ms()).await?;
+        Ok(Lease { worker_id: worker_id.clone(), registration: registration.clone(), epoch })
+    }
+
+    fn new_run(
+        &self,
+        submit: Submit,
+        agent: (Arc<AgentSnapshot>, Revision),
+        session_id: SessionId,
+        files: Vec<Attachment>,
+    ) -> NewRun {
+        let (agent, revision) = agent;
+        NewRun {
+            run_id: submit.run_id.unwrap_or_else(RunId::generate),
+            session_id,
+            component: submit.component,
+            principal: submit.principal,
+            user_id: submit.user_id,
+            timeout_seconds: submit.timeout_seconds.or(agent.timeout_seconds),
+            agent,
+            revision,
+            input: RunInput {
+                text: submit.text,
+                files,
+                dependencies: submit.dependencies,
+                output_schema: submit.output_schema,
+            },
+            metadata: submit.metadata,
+            session_state: submit.session_state,
+            origin: submit.origin,
+            idempotency: submit.idempotency,
+            max_queue_depth: self.0.limits.max_queue_depth,
+            refuse_if_busy: submit.refuse_if_busy,
+            claim: None,
+            at_ms: self.now_ms(),
+        }
+    }
+
+    async fn accepted(&self, run_id: &RunId, outcome: AcceptOutcome, claim: Option<Lease>) -> Result<Submitted, DomainError> {
+        match outcome {
+            AcceptOutcome::Accepted { run, waiting_on, started } => {
+                self.tell_change(&run);
+                match (started, claim) {
+                    (Some(started), Some(lease)) => self.assign(*started, lease).await,
+                    _ if waiting_on.is_none() => self.place(waiting(&run)).await,
+                    _ => {}
+                }
+                Ok(Submitted { run: *run, replayed: false, waiting_on })
+            }
+            AcceptOutcome::Replayed(run) => {
+                let waiting_on = self.0.store.waiting_on(&run.run_id).await?;
+                Ok(Submitted { run: *run, replayed: true, waiting_on })
+            }
+            AcceptOutcome::IdempotencyConflict => Err(DomainError::IdempotencyConflict),
+            AcceptOutcome::RunExists => Err(DomainError::RunExists(run_id.to_string())),
+            AcceptOutcome::SessionBusy(run_id) => Err(DomainError::SessionBusy(run_id)),
+            AcceptOutcome::QueueFull => Err(DomainError::QueueFull),
+            AcceptOutcome::ForeignSession => Err(DomainError::ForeignSession),
+        }
+    }
+
+    /// The agent's snapshot, with the run's own retries. Waits a little for an agent that is not known yet.
+    async fn resolve(&self, submit: &Submit) -> Result<(Arc<AgentSnapshot>, Revision), DomainError> {
+        let found = self.find_agent(&submit.component).await;
+        let name = || submit.component.api_id(self.default_namespace());
+        let found = found.ok_or_else(|| DomainError::AgentNotFound(name()))?;
+        let resolved = found.state.map_err(|reason| DomainError::AgentNotReady { agent: name(), reason })?;
+        match submit.retries {
+            Some(retries) if retries != resolved.snapshot.retry.retries => {
+                let mut own = (*resolved.snapshot).clone();
+                own.retry.retries = retries;
+                let revision = own.revision();
+                Ok((Arc::new(own), revision))
+            }
+            _ => Ok((resolved.snapshot, resolved.revision)),
+        }
+    }
+
+    async fn find_agent(&self, component: &ComponentRef) -> Option<crate::catalog::CatalogAgent> {
+        let mut changes = self.0.catalog.changes();
+        changes.mark_unchanged();
+        let seen = async {
+            loop {
+                if let Some(agent) = self.0.catalog.agent(component) {
+                    return Some(agent);
+                }
+                changes.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(self.0.limits.agent_wait, seen).await.ok().flatten()
+    }
+
+    async fn store_files(&self, session_id: &SessionId, submit: &Submit) -> Result<Vec<Attachment>, DomainError> {
+        check_files(&submit.files)?;
+        if submit.files.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Bytes must not land in a stranger's session.
+        let session = self.0.store.session(session_id).await?;
+        if session.is_some_and(|session| session.principal != submit.principal) {
+            return Err(DomainError::ForeignSession);
+        }
+        let mut stored = Vec::with_capacity(submit.files.len());
+        for file in &submit.files {
+            let key = self.0.store.put(session_id, file.bytes.to_vec()).await?;
+            stored.push(Attachment {
+                name: file.name.clone(),
+                media_type: file.media_type.clone(),
+                size: file.bytes.len() as u64,
+                digest: key.digest,
+            });
+        }
+        Ok(stored)
+    }
+}
+
+fn check_files(files: &[NewFile]) -> Result<(), DomainError> {
+    if files.len() > MAX_FILES {
+        return Err(DomainError::TooLarge(format!("a run may have at most {MAX_FILES} files")));
+    }
+    let mut names = std::collections::HashSet::new();
+    for file in files {
+        if !Attachment::is_valid_name(&file.name) {
+            return Err(DomainError::Invalid(format!("{:?} is no valid file name", file.name)));
+        }
+        if !names.insert(&file.name) {
+            return Err(DomainError::Invalid(format!("there are two files called {:?}", file.name)));
+        }
+        if file.bytes.len() as u64 > Attachment::MAX_BYTES {
+            let most = Attachment::MAX_BYTES >> 20;
+            return Err(DomainError::TooLarge(format!("file {:?} is larger than {most} MiB", file.name)));
+        }
+    }
+    Ok(())
+}
+
+/// A run as one that waits for a worker.
+pub(crate) fn waiting(run: &RunRow) -> Waiting {
+    Waiting {
+        run_id: run.run_id.clone(),
+        session_id: run.session_id.clone(),
+        component: run.component.clone(),
+        status: run.status,
+        created_at_ms: run.created_at_ms,
+    }
+}

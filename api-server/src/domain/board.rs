@@ -1,0 +1,498 @@
+//! Who is connected, which session sits with whom, who waits for a slot. Pure: no time, no IO.
+//!
+//! The board is only this replica's view. Nothing on it is a right: leases and epochs in the record decide.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
+use cadre_protocol::worker::ServerFrame;
+use cadre_store::rows::{Lease, Waiting};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::scope::{RunScope, Writer};
+use crate::placement::Serves;
+
+/// A live connection. Few frames go this way: assignments, cancels, fences.
+#[derive(Debug, Clone)]
+pub struct Link {
+    /// Number of the connection.
+    pub id: u64,
+    /// Its queue.
+    pub control: UnboundedSender<ServerFrame>,
+}
+
+#[derive(Debug)]
+struct WorkerEntry {
+    registration: String,
+    serves: Serves,
+    link: Option<Link>,
+    draining: bool,
+}
+
+/// Where a session stands. All but `Idle` hold a slot.
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    Wanted(Waiting),
+    Starting(RunId),
+    Running(Arc<RunScope>),
+}
+
+#[derive(Debug)]
+struct Seat {
+    component: ComponentRef,
+    lease: Option<Lease>,
+    stage: Stage,
+    /// Rises with each change of stage: timers recognize by it that they are late.
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    waiting: Waiting,
+    max_sessions: Option<u32>,
+}
+
+/// What is to be done for a run that waits.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is being taken care of.
+    Nothing,
+    /// It waits for a slot.
+    Queued,
+    /// This worker is there.
+    Start(Writer, Option<Lease>),
+    /// A worker has to be asked for.
+    Ensure,
+}
+
+/// What a lost worker leaves.
+#[derive(Debug)]
+pub struct Orphan {
+    /// Its session.
+    pub session_id: SessionId,
+    /// The lease to release.
+    pub lease: Lease,
+    /// The run that needs another worker.
+    pub waiting: Option<Waiting>,
+}
+
+/// A session whose worker has nothing to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdleSeat {
+    /// Session.
+    pub session_id: SessionId,
+    /// Turn of the seat.
+    pub turn: u64,
+}
+
+/// The board.
+#[derive(Debug, Default)]
+pub struct Board {
+    workers: HashMap<WorkerId, WorkerEntry>,
+    pool: Vec<WorkerId>,
+    next_of_pool: usize,
+    by_session: HashMap<SessionId, WorkerId>,
+    seats: HashMap<SessionId, Seat>,
+    running: HashMap<RunId, SessionId>,
+    slots: HashMap<ComponentRef, u32>,
+    slots_taken: u32,
+    max_running: u32,
+    backlog: BTreeMap<(u64, RunId), Queued>,
+    next_link: u64,
+    turns: u64,
+}
+
+impl Board {
+    /// An empty board with at most `max_running` slots; 0 means no limit.
+    #[must_use]
+    pub fn new(max_running: u32) -> Self {
+        Self { max_running, ..Self::default() }
+    }
+
+    /// Workers that are connected, and slots taken.
+    #[must_use]
+    pub fn counts(&self) -> (usize, u32) {
+        (self.workers.values().filter(|worker| worker.link.is_some()).count(), self.slots_taken)
+    }
+
+    /// Decides what happens to the head of a line and reserves what that takes.
+    pub fn claim(&mut self, waiting: &Waiting, max_sessions: Option<u32>) -> Step {
+        match self.seats.get(&waiting.session_id).map(|seat| &seat.stage) {
+            Some(Stage::Starting(_) | Stage::Running(_)) => return Step::Nothing,
+            Some(Stage::Wanted(_)) => {}
+            Some(Stage::Idle) | None => {
+                if !self.has_slot(&waiting.component, max_sessions) {
+                    let key = (waiting.created_at_ms, waiting.run_id.clone());
+                    self.backlog.insert(key, Queued { waiting: waiting.clone(), max_sessions });
+                    return Step::Queued;
+                }
+                self.take_slot(&waiting.component);
+            }
+        }
+        let worker = self.worker_for(&waiting.session_id);
+        let seat = self.seat(&waiting.session_id, &waiting.component);
+        match worker {
+            Some(writer) => {
+                seat.stage = Stage::Starting(waiting.run_id.clone());
+                let lease = seat.lease.clone().filter(|lease| is_of(lease, &writer));
+                Step::Start(writer, lease)
+            }
+            None => {
+                seat.stage = Stage::Wanted(waiting.clone());
+                Step::Ensure
+            }
+        }
+    }
+
+    /// Reserves a session that is idle with a connected worker, or (for a `fresh` session) a pooled worker, for a run
+    /// that is about to be accepted.
+    pub fn claim_early(
+        &mut self,
+        session_id: &SessionId,
+        run_id: &RunId,
+        component: &ComponentRef,
+        max_sessions: Option<u32>,
+        fresh: bool,
+    ) -> Option<(Writer, Option<Lease>)> {
+        let lease = match self.seats.get(session_id) {
+            Some(seat) if matches!(seat.stage, Stage::Idle) => seat.lease.clone(),
+            Some(_) => return None,
+            None => None,
+        };
+        if (lease.is_none() && !fresh) || !self.backlog.is_empty() || !self.has_slot(component, max_sessions) {
+            return None;
+        }
+        let writer = self.worker_for(session_id)?;
+        let lease = lease.filter(|lease| is_of(lease, &writer));
+        if lease.is_none() && !fresh {
+            return None;
+        }
+        self.take_slot(component);
+        self.seat(session_id, component).stage = Stage::Starting(run_id.clone());
+        Some((writer, lease))
+    }
+
+    /// A reserved start has happened: sends the assignment. False when that worker has gone meanwhile: the lease is to
+    /// be released and the run placed again.
+    pub fn started(&mut self, scope: Arc<RunScope>, lease: Lease, assignment: ServerFrame) -> bool {
+        let there = self.workers.get(&lease.worker_id).filter(|worker| worker.registration == lease.registration);
+        let link = there.map(|worker| worker.link.clone());
+        let Some(seat) = self.seats.get_mut(&scope.session_id) else { return false };
+        if !matches!(&seat.stage, Stage::Starting(run_id) if *run_id == scope.run_id) {
+            return false;
+        }
+        let Some(link) = link else {
+            seat.stage = Stage::Wanted(scope.waiting());
+            return false;
+        };
+        seat.lease = Some(lease);
+        self.running.insert(scope.run_id.clone(), scope.session_id.clone());
+        seat.stage = Stage::Running(scope);
+        // Without a link the worker is away for a moment: it gets the assignment when it dials in again.
+        if let Some(link) = link {
+            let _ = link.control.send(assignment);
+        }
+        true
+    }
+
+    /// A run goes on with the worker that had it before this server started.
+    pub fn adopt(&mut self, scope: Arc<RunScope>, lease: Lease) {
+        if self.seats.get(&scope.session_id).is_some_and(|seat| !matches!(seat.stage, Stage::Idle | Stage::Wanted(_))) {
+            return;
+        }
+        let (session_id, component) = (scope.session_id.clone(), scope.component.clone());
+        if !matches!(self.seats.get(&session_id).map(|seat| &seat.stage), Some(Stage::Wanted(_))) {
+            self.take_slot(&component);
+        }
+        self.running.insert(scope.run_id.clone(), session_id.clone());
+        let seat = self.seat(&session_id, &component);
+        seat.lease = Some(lease);
+        seat.stage = Stage::Running(scope);
+    }
+
+    /// A reserved start came to nothing, or the run ended: frees the slot. Answers the seat if it is idle now.
+    /// `keep_lease` is false when the epoch has been spent.
+    pub fn vacate(&mut self, session_id: &SessionId, run_id: &RunId, keep_lease: bool) -> Option<IdleSeat> {
+        self.backlog.retain(|(_, queued), _| queued != run_id);
+        let seat = self.seats.get_mut(session_id)?;
+        let of_run = match &seat.stage {
+            Stage::Idle => false,
+            Stage::Wanted(waiting) => waiting.run_id == *run_id,
+            Stage::Starting(starting) => starting == run_id,
+            Stage::Running(scope) => scope.run_id == *run_id,
+        };
+        if !of_run {
+            return None;
+        }
+        if let Stage::Running(scope) = &seat.stage {
+            scope.over.cancel();
+            self.running.remove(run_id);
+        }
+        if !keep_lease {
+            seat.lease = None;
+        }
+        seat.stage = Stage::Idle;
+        let component = seat.component.clone();
+        self.free_slot(&component);
+        self.settle(session_id)
+    }
+
+    /// The next run of the backlog that has a slot.
+    pub fn next_of_backlog(&mut self) -> Option<Waiting> {
+        let key = self
+            .backlog
+            .iter()
+            .find(|(_, queued)| self.has_slot(&queued.waiting.component, queued.max_sessions))
+            .map(|(key, _)| key.clone())?;
+        self.backlog.remove(&key).map(|queued| queued.waiting)
+    }
+
+    /// A worker is connected. Answers the number of its connection, and what an earlier process of it leaves.
+    pub fn connected(
+        &mut self,
+        writer: &Writer,
+        serves: &Serves,
+        control: UnboundedSender<ServerFrame>,
+    ) -> (u64, Vec<Orphan>) {
+        let replaced = self.workers.get(&writer.worker_id).is_some_and(|old| old.registration != writer.registration);
+        let orphans = if replaced { self.remove(&writer.worker_id) } else { Vec::new() };
+        self.next_link += 1;
+        let id = self.next_link;
+        match serves {
+            Serves::Any if !self.pool.contains(&writer.worker_id) => self.pool.push(writer.worker_id.clone()),
+            Serves::Any => {}
+            Serves::Session(session_id) => {
+                self.by_session.insert(session_id.clone(), writer.worker_id.clone());
+            }
+        }
+        let entry = WorkerEntry {
+            registration: writer.registration.clone(),
+            serves: serves.clone(),
+            link: Some(Link { id, control }),
+            draining: false,
+        };
+        self.workers.insert(writer.worker_id.clone(), entry);
+        (id, orphans)
+    }
+
+    /// Forgets a worker and answers what it leaves. Its runs keep their slots.
+    pub fn remove(&mut self, worker_id: &WorkerId) -> Vec<Orphan> {
+        let Some(entry) = self.workers.remove(worker_id) else { return Vec::new() };
+        self.pool.retain(|id| id != worker_id);
+        if let Serves::Session(session_id) = &entry.serves {
+            self.by_session.remove(session_id);
+        }
+        let mut orphans = Vec::new();
+        let turn = &mut self.turns;
+        for (session_id, seat) in &mut self.seats {
+            let Some(lease) = seat.lease.take_if(|lease| lease.worker_id == *worker_id) else { continue };
+            *turn += 1;
+            seat.turn = *turn;
+            let waiting = match &seat.stage {
+                Stage::Running(scope) => {
+                    scope.over.cancel();
+                    self.running.remove(&scope.run_id);
+                    Some(scope.waiting())
+                }
+                Stage::Idle | Stage::Wanted(_) | Stage::Starting(_) => None,
+            };
+            if let Some(waiting) = &waiting {
+                seat.stage = Stage::Wanted(waiting.clone());
+            }
+            orphans.push(Orphan { session_id: session_id.clone(), lease, waiting });
+        }
+        self.seats.retain(|_, seat| seat.lease.is_some() || !matches!(seat.stage, Stage::Idle));
+        orphans
+    }
+
+    /// The connection is broken. False when a newer one has taken its place.
+    pub fn disconnected(&mut self, worker_id: &WorkerId, link: u64) -> bool {
+        match self.workers.get_mut(worker_id) {
+            Some(entry) if entry.link.as_ref().is_some_and(|old| old.id == link) => {
+                entry.link = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this process has not come back since it was disconnected.
+    #[must_use]
+    pub fn is_away(&self, writer: &Writer) -> bool {
+        self.workers
+            .get(&writer.worker_id)
+            .is_some_and(|entry| entry.registration == writer.registration && entry.link.is_none())
+    }
+
+    /// Whether the process is connected.
+    #[must_use]
+    pub fn is_connected(&self, lease: &Lease) -> bool {
+        self.workers
+            .get(&lease.worker_id)
+            .is_some_and(|entry| entry.registration == lease.registration && entry.link.is_some())
+    }
+
+    /// The worker takes no further run.
+    pub fn draining(&mut self, worker_id: &WorkerId) {
+        if let Some(entry) = self.workers.get_mut(worker_id) {
+            entry.draining = true;
+        }
+    }
+
+    /// Runs that wait for a worker and could have this one.
+    #[must_use]
+    pub fn wanted_of(&self, serves: &Serves) -> Vec<Waiting> {
+        let wanted = |seat: &Seat| match &seat.stage {
+            Stage::Wanted(waiting) => Some(waiting.clone()),
+            Stage::Idle | Stage::Starting(_) | Stage::Running(_) => None,
+        };
+        match serves {
+            Serves::Any => self.seats.values().filter_map(wanted).collect(),
+            Serves::Session(session_id) => self.seats.get(session_id).and_then(wanted).into_iter().collect(),
+        }
+    }
+
+    /// All runs that wait for a worker.
+    #[must_use]
+    pub fn wanted(&self) -> Vec<Waiting> {
+        self.wanted_of(&Serves::Any)
+    }
+
+    /// The runs that a process should be executing.
+    #[must_use]
+    pub fn runs_of(&self, writer: &Writer) -> Vec<(Arc<RunScope>, Lease)> {
+        let run = |seat: &Seat| match (&seat.stage, &seat.lease) {
+            (Stage::Running(scope), Some(lease)) if is_of(lease, writer) => Some((scope.clone(), lease.clone())),
+            _ => None,
+        };
+        self.seats.values().filter_map(run).collect()
+    }
+
+    /// The scope of a run, if this process has it under this epoch.
+    #[must_use]
+    pub fn scope(&self, writer: &Writer, run_id: &RunId, epoch: Epoch) -> Option<Arc<RunScope>> {
+        let seat = self.seats.get(self.running.get(run_id)?)?;
+        match (&seat.stage, &seat.lease) {
+            (Stage::Running(scope), Some(lease)) if is_of(lease, writer) && scope.epoch == epoch => Some(scope.clone()),
+            _ => None,
+        }
+    }
+
+    /// The scope and lease of a running run.
+    #[must_use]
+    pub fn running(&self, run_id: &RunId) -> Option<(Arc<RunScope>, Lease)> {
+        let seat = self.seats.get(self.running.get(run_id)?)?;
+        match (&seat.stage, &seat.lease) {
+            (Stage::Running(scope), Some(lease)) => Some((scope.clone(), lease.clone())),
+            _ => None,
+        }
+    }
+
+    /// Sends a frame to the worker of a lease. False when it is not connected.
+    pub fn send(&self, lease: &Lease, frame: ServerFrame) -> bool {
+        let entry = self.workers.get(&lease.worker_id).filter(|entry| entry.registration == lease.registration);
+        entry.and_then(|entry| entry.link.as_ref()).is_some_and(|link| link.control.send(frame).is_ok())
+    }
+
+    /// A worker that serves one session has come and nothing waits for it: gives it an idle seat.
+    pub fn rest(&mut self, session_id: &SessionId, component: &ComponentRef) -> Option<IdleSeat> {
+        self.seat(session_id, component);
+        self.settle(session_id)
+    }
+
+    /// Takes an idle session off the board if nothing happened since `idle` was answered. Its worker gets no further
+    /// run. Answers component and lease.
+    pub fn retire(&mut self, idle: &IdleSeat) -> Option<(ComponentRef, Option<Lease>)> {
+        let seat = self.seats.get(&idle.session_id)?;
+        if seat.turn != idle.turn || !matches!(seat.stage, Stage::Idle) {
+            return None;
+        }
+        if let Some(worker_id) = self.by_session.remove(&idle.session_id) {
+            self.draining(&worker_id);
+        }
+        self.seats.remove(&idle.session_id).map(|seat| (seat.component, seat.lease))
+    }
+
+    /// Sessions on the board, for the sweep's tests.
+    #[must_use]
+    pub fn sessions(&self) -> HashSet<SessionId> {
+        self.seats.keys().cloned().collect()
+    }
+
+    /// A pooled worker's session is forgotten at once: the record still knows its lease, and acquiring that again is
+    /// cheap. A session with a worker of its own stays.
+    fn settle(&mut self, session_id: &SessionId) -> Option<IdleSeat> {
+        let pooled = !self.by_session.contains_key(session_id)
+            && self.seats.get(session_id).is_some_and(|seat| match &seat.lease {
+                Some(lease) => self.pool.contains(&lease.worker_id),
+                None => !self.pool.is_empty(),
+            });
+        if pooled {
+            self.seats.remove(session_id);
+            return None;
+        }
+        self.turns += 1;
+        let turn = self.turns;
+        let seat = self.seats.get_mut(session_id).filter(|seat| matches!(seat.stage, Stage::Idle))?;
+        seat.turn = turn;
+        Some(IdleSeat { session_id: session_id.clone(), turn })
+    }
+
+    fn seat(&mut self, session_id: &SessionId, component: &ComponentRef) -> &mut Seat {
+        self.turns += 1;
+        let seat = self.seats.entry(session_id.clone()).or_insert_with(|| Seat {
+            component: component.clone(),
+            lease: None,
+            stage: Stage::Idle,
+            turn: 0,
+        });
+        seat.turn = self.turns;
+        seat
+    }
+
+    fn worker_for(&mut self, session_id: &SessionId) -> Option<Writer> {
+        let leased = self.seats.get(session_id).and_then(|seat| seat.lease.as_ref()).map(|lease| lease.worker_id.clone());
+        let own = self.by_session.get(session_id).cloned();
+        if let Some(writer) = leased.into_iter().chain(own).find_map(|id| self.available(&id)) {
+            return Some(writer);
+        }
+        for _ in 0..self.pool.len() {
+            self.next_of_pool = (self.next_of_pool + 1) % self.pool.len();
+            if let Some(writer) = self.available(&self.pool[self.next_of_pool]) {
+                return Some(writer);
+            }
+        }
+        None
+    }
+
+    fn available(&self, worker_id: &WorkerId) -> Option<Writer> {
+        let entry = self.workers.get(worker_id).filter(|entry| entry.link.is_some() && !entry.draining)?;
+        Some(Writer { worker_id: worker_id.clone(), registration: entry.registration.clone() })
+    }
+
+    fn has_slot(&self, component: &ComponentRef, max_sessions: Option<u32>) -> bool {
+        let free = self.max_running == 0 || self.slots_taken < self.max_running;
+        free && max_sessions.is_none_or(|most| self.slots.get(component).copied().unwrap_or_default() < most)
+    }
+
+    fn take_slot(&mut self, component: &ComponentRef) {
+        self.slots_taken += 1;
+        *self.slots.entry(component.clone()).or_default() += 1;
+    }
+
+    fn free_slot(&mut self, component: &ComponentRef) {
+        self.slots_taken = self.slots_taken.saturating_sub(1);
+        if let Some(taken) = self.slots.get_mut(component) {
+            *taken = taken.saturating_sub(1);
+            if *taken == 0 {
+                self.slots.remove(component);
+            }
+        }
+    }
+}
+
+fn is_of(lease: &Lease, writer: &Writer) -> bool {
+    lease.worker_id == writer.worker_id && lease.registration == writer.registration
+}

@@ -1,0 +1,132 @@
+//! The end of runs: by their worker, by the server, by the clock; and what the end sets free.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cadre_protocol::ids::{RunId, SessionId};
+use cadre_protocol::run::{RunEnd, RunFailure};
+use cadre_protocol::worker::ServerFrame;
+use cadre_store::rows::{EndedRun, Origin, RunRow, ServerEnd};
+
+use super::scope::RunScope;
+use super::service::{Change, now_ms};
+use super::Service;
+
+/// What the engine gets to notice a deadline by itself.
+const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+
+impl Service {
+    /// A worker has ended its run: the record says so already.
+    pub(crate) fn finished(&self, scope: &RunScope, ended: EndedRun) {
+        self.0.metrics.ended(ended.status);
+        let idle = self.board().vacate(&scope.session_id, &scope.run_id, true);
+        self.0.hub.end(&scope.run_id);
+        self.tell(scope.of_object.then_some(&scope.run_id));
+        match ended.next {
+            Some(next) => self.place_next(next),
+            None => {
+                if let Some(idle) = idle {
+                    let warm = Duration::from_secs(u64::from(scope.agent.warm_seconds));
+                    let _ = self.0.idle.send((warm, idle));
+                }
+            }
+        }
+        self.pump();
+    }
+
+    /// Ends a run by the server's decision. Its worker, if it has one, is fenced.
+    pub(crate) async fn end_run(&self, run_id: &RunId, end: RunEnd) {
+        let ended = self.0.store.end(ServerEnd { run_id: run_id.clone(), end, at_ms: self.now_ms() }).await;
+        let (ended, chunk) = match ended {
+            Ok(Some(ended)) => ended,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(run_id = %run_id, category = error.category(), "run can't be ended now");
+                return;
+            }
+        };
+        self.0.metrics.ended(ended.status);
+        if let Some(chunk) = chunk {
+            self.0.hub.publish(run_id, chunk);
+        }
+        self.0.hub.end(run_id);
+        self.leave_worker(run_id).await;
+        self.tell_run(run_id).await;
+        if let Some(next) = ended.next {
+            self.place_next(next);
+        }
+    }
+
+    /// Takes an ended run from the board; its epoch is spent.
+    async fn leave_worker(&self, run_id: &RunId) {
+        let running = self.board().running(run_id);
+        if let Some((scope, lease)) = running {
+            let fenced = ServerFrame::Fenced { run_id: run_id.clone(), epoch: scope.epoch };
+            self.board().send(&lease, fenced);
+            self.release_seat(&scope.session_id, run_id, false);
+        } else if let Ok(Some(run)) = self.0.store.run(run_id).await {
+            self.release_seat(&run.session_id, run_id, false);
+        }
+    }
+
+    /// Ends a run when its time is over, unless it ends before.
+    pub(crate) fn arm_deadline(&self, scope: &Arc<RunScope>) {
+        let Some(deadline_ms) = scope.deadline_ms else { return };
+        let (service, scope) = (self.clone(), scope.clone());
+        self.spawn(async move {
+            let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms())) + DEADLINE_GRACE;
+            tokio::select! {
+                () = tokio::time::sleep(left) => service.end_run(&scope.run_id, timed_out()).await,
+                () = scope.over.cancelled() => {}
+                () = service.0.stopping.cancelled() => {}
+            }
+        });
+    }
+
+    pub(crate) fn place_next(&self, next: RunId) {
+        let service = self.clone();
+        self.spawn(async move { service.place_run(&next).await });
+    }
+
+    /// Tells listeners that a run has changed.
+    pub(crate) fn tell_change(&self, run: &RunRow) {
+        self.tell(matches!(run.origin, Origin::RunObject { .. }).then_some(&run.run_id));
+    }
+
+    pub(crate) async fn tell_run(&self, run_id: &RunId) {
+        match self.0.store.run(run_id).await {
+            Ok(Some(run)) => self.tell_change(&run),
+            Ok(None) | Err(_) => self.tell(None),
+        }
+    }
+
+    fn tell(&self, of_object: Option<&RunId>) {
+        // Nobody may be listening.
+        if let Some(run_id) = of_object {
+            let _ = self.0.changes.send(Change::Run(run_id.clone()));
+        }
+        let _ = self.0.changes.send(Change::Load);
+    }
+
+    /// The session's worker is not needed any more.
+    pub(crate) async fn retire(&self, session_id: &SessionId, idle: &super::board::IdleSeat) {
+        let retired = self.board().retire(idle);
+        let Some((component, lease)) = retired else { return };
+        if let Some(lease) = lease {
+            self.release_lease(session_id, &lease).await;
+        }
+        if let Err(error) = self.0.placement.retire(session_id, &component).await {
+            tracing::warn!(session_id = %session_id, error = %error, "worker can't be retired now");
+        }
+    }
+}
+
+/// The end of a run that took too long.
+pub(crate) fn timed_out() -> RunEnd {
+    RunEnd::Error(RunFailure {
+        error_type: "timeout".into(),
+        error_id: None,
+        message: "the run took longer than its time limit".into(),
+        retryable: false,
+    })
+}

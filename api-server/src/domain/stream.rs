@@ -1,0 +1,172 @@
+//! A run's events for one reader: stored ones, then live ones, without a gap or a duplicate.
+
+use std::time::Duration;
+
+use cadre_protocol::ids::RunId;
+use cadre_store::rows::EventChunk;
+use futures::stream::BoxStream;
+use tokio::sync::broadcast::error::RecvError;
+
+use super::Service;
+use super::hub::Listener;
+
+/// Most bytes that are read from the record at a time.
+const READ_BYTES: usize = 256 << 10;
+/// Pause before a read that failed is tried again.
+const READ_AGAIN: Duration = Duration::from_millis(500);
+
+/// Longest silence before the record is asked.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+enum Live {
+    Chunk(EventChunk),
+    /// Something was missed: the record has it.
+    Behind,
+    Ended,
+    Stopping,
+}
+
+impl Service {
+    /// The run's events after number `after`, stored ones and then live ones, until its end.
+    /// Callers check with [`Self::run`] first that it is there and theirs. A slow reader delays nobody.
+    #[must_use]
+    pub fn stream(&self, run_id: &RunId, after: Option<u64>) -> BoxStream<'static, EventChunk> {
+        let (service, run_id) = (self.clone(), run_id.clone());
+        Box::pin(async_stream::stream! {
+            // Listening starts before the first read, so that nothing falls between the two.
+            let mut listener = service.0.hub.listen(&run_id);
+            let mut next = after.map_or(0, |index| index.saturating_add(1));
+            let mut ended = service.has_ended(&run_id).await;
+            'record: loop {
+                loop {
+                    let stored = service.read(&run_id, next).await;
+                    let Some(stored) = stored else { return };
+                    let before = next;
+                    for chunk in stored {
+                        if let Some(chunk) = advance(&mut next, &chunk) {
+                            yield chunk;
+                        }
+                    }
+                    if next == before {
+                        break;
+                    }
+                }
+                if ended {
+                    return;
+                }
+                loop {
+                    match service.live(&mut listener).await {
+                        Live::Chunk(chunk) if chunk.first_index > next => continue 'record,
+                        Live::Chunk(chunk) => {
+                            if let Some(chunk) = advance(&mut next, &chunk) {
+                                yield chunk;
+                            }
+                        }
+                        Live::Behind => {
+                            ended = service.has_ended(&run_id).await;
+                            continue 'record;
+                        }
+                        Live::Ended => {
+                            ended = true;
+                            continue 'record;
+                        }
+                        Live::Stopping => return,
+                    }
+                }
+            }
+        })
+    }
+
+    /// Waits for what comes next.
+    async fn live(&self, listener: &mut Listener) -> Live {
+        tokio::select! {
+            biased;
+            received = listener.chunks.recv() => match received {
+                Ok(chunk) => Live::Chunk(chunk),
+                Err(RecvError::Lagged(_)) => Live::Behind,
+                Err(RecvError::Closed) => Live::Ended,
+            },
+            _ = listener.ended.wait_for(|ended| *ended) => Live::Ended,
+            () = self.0.stopping.cancelled() => Live::Stopping,
+            // The run may live on another replica, whose news do not come this way.
+            () = tokio::time::sleep(LOOK_AGAIN) => Live::Behind,
+        }
+    }
+
+    /// Stored chunks from number `next` on. None when the server stops before the record answers.
+    async fn read(&self, run_id: &RunId, next: u64) -> Option<Vec<EventChunk>> {
+        loop {
+            match self.0.store.events(run_id, next.checked_sub(1), READ_BYTES).await {
+                Ok(chunks) => return Some(chunks),
+                Err(error) => tracing::warn!(run_id = %run_id, category = error.category(), "events can't be read now"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(READ_AGAIN) => {}
+                () = self.0.stopping.cancelled() => return None,
+            }
+        }
+    }
+
+    async fn has_ended(&self, run_id: &RunId) -> bool {
+        match self.0.store.run(run_id).await {
+            Ok(Some(run)) => run.status.is_terminal(),
+            Ok(None) => true,
+            // Unknown: the end will be told by the hub, or by the next reader's look.
+            Err(_) => false,
+        }
+    }
+}
+
+/// What of a chunk is new at `next`, which moves behind it.
+fn advance(next: &mut u64, chunk: &EventChunk) -> Option<EventChunk> {
+    if chunk.next_index <= *next {
+        return None;
+    }
+    let fresh = trim(chunk, *next);
+    *next = chunk.next_index;
+    (!fresh.frames.is_empty()).then_some(fresh)
+}
+
+/// The chunk without its events before `from`.
+fn trim(chunk: &EventChunk, from: u64) -> EventChunk {
+    if chunk.first_index >= from {
+        return chunk.clone();
+    }
+    let mut rest = &*chunk.frames;
+    while let Some(index) = first_id(rest).filter(|index| *index < from) {
+        let _ = index;
+        rest = rest.split_once("\n\n").map_or("", |(_, rest)| rest);
+    }
+    EventChunk { first_index: from, next_index: chunk.next_index, frames: rest.into() }
+}
+
+/// The id of the first frame.
+fn first_id(frames: &str) -> Option<u64> {
+    frames.strip_prefix("id: ")?.split_once('\n')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(ids: &[u64], next_index: u64) -> EventChunk {
+        let frames: String = ids.iter().map(|id| format!("id: {id}\nevent: X\ndata: {{}}\n\n")).collect();
+        EventChunk { first_index: ids.first().copied().unwrap_or(next_index), next_index, frames: frames.into() }
+    }
+
+    #[test]
+    fn a_chunk_is_cut_to_what_a_reader_lacks() {
+        let mut next = 2;
+        let fresh = advance(&mut next, &chunk(&[0, 1, 2, 4], 6)).unwrap();
+        assert_eq!(fresh, chunk(&[2, 4], 6));
+        assert_eq!(next, 6);
+        assert_eq!(advance(&mut next, &chunk(&[4, 5], 6)), None);
+    }
+
+    #[test]
+    fn entries_without_events_move_the_reader_silently() {
+        let mut next = 5;
+        assert_eq!(advance(&mut next, &chunk(&[], 8)), None);
+        assert_eq!(next, 8);
+    }
+}

@@ -1,0 +1,36 @@
+//! Waiting for a run's end, for callers that want the answer and no stream.
+
+use std::time::Duration;
+
+use cadre_protocol::ids::RunId;
+use cadre_store::rows::RunDetail;
+
+use super::{DomainError, Service};
+
+/// Longest time without a look into the record: the run may live on another replica.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+impl Service {
+    /// Waits until a run has ended.
+    ///
+    /// # Errors
+    /// [`DomainError::NotEnded`] after `timeout`; the run goes on. [`DomainError::RunNotFound`].
+    pub async fn wait_end(&self, run_id: &RunId, timeout: Duration) -> Result<RunDetail, DomainError> {
+        let until = tokio::time::Instant::now() + timeout;
+        let mut listener = self.0.hub.listen(run_id);
+        loop {
+            if self.run(run_id, None).await?.status.is_terminal() {
+                return self.detail(run_id, None).await;
+            }
+            tokio::select! {
+                // The guard that the wait gives must not live across the look-up: it can't change threads.
+                () = async { drop(listener.ended.wait_for(|ended| *ended).await) } => {
+                    return self.detail(run_id, None).await;
+                }
+                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = tokio::time::sleep_until(until) => return Err(DomainError::NotEnded(run_id.clone())),
+                () = self.0.stopping.cancelled() => return Err(DomainError::ShuttingDown),
+            }
+        }
+    }
+}

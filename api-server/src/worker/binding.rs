@@ -1,0 +1,46 @@
+//! From who a caller is to which sessions its worker serves.
+
+use async_trait::async_trait;
+use cadre_protocol::ids::{ComponentRef, WorkerId};
+use cadre_protocol::worker::SandboxIdentity;
+
+use crate::auth::pod::Caller;
+use crate::placement::Serves;
+
+/// A worker that may work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// Its id.
+    pub worker_id: WorkerId,
+    /// Sessions that it takes.
+    pub serves: Serves,
+    /// Component of its session, for workers that serve one.
+    pub component: Option<ComponentRef>,
+}
+
+/// Binds callers to sessions.
+#[async_trait]
+pub trait Bindings: Send + Sync {
+    /// The binding of a caller that says it belongs to `sandbox`.
+    ///
+    /// # Errors
+    /// Why it has none: security rule 3.
+    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String>;
+}
+
+/// Bindings of `cadre dev`: each child process has a number, serves any session, has no Sandbox.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LocalBindings;
+
+#[async_trait]
+impl Bindings for LocalBindings {
+    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String> {
+        match (caller, sandbox) {
+            (Caller::Local(number), None) => {
+                let worker_id = WorkerId::new(format!("local/{number}")).map_err(|error| error.to_string())?;
+                Ok(Binding { worker_id, serves: Serves::Any, component: None })
+            }
+            _ => Err("this server only has local workers".to_owned()),
+        }
+    }
+}

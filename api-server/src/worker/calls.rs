@@ -1,0 +1,222 @@
+//! Calls of a worker: models, tools of the gateway, pieces of files. Each under the run's own revision and epoch.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cadre_protocol::agent::Builtin;
+use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
+use cadre_protocol::model::{ModelError, ModelErrorCategory, ModelReply, ModelRequest};
+use cadre_protocol::worker::{BLOB_CHUNK_BYTES, RemoteToolResult, ServerFrame};
+use cadre_store::rows::ModelCallRow;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::WorkerPort;
+use super::deltas::Deltas;
+use crate::domain::{RunScope, Writer};
+
+/// Most calls that a worker may have open.
+const OPEN_CALLS: usize = 256;
+
+/// What a worker asks for.
+#[derive(Debug)]
+pub enum Call {
+    /// A model's answer.
+    Model(Box<ModelRequest>),
+    /// A tool's result.
+    Tool(String, Map<String, Value>),
+    /// A piece of a file.
+    Blob(BlobDigest, u64),
+}
+
+/// The calls of one connection.
+#[derive(Clone)]
+pub struct Calls {
+    port: WorkerPort,
+    writer: Writer,
+    out: mpsc::Sender<ServerFrame>,
+    open: Arc<Mutex<HashMap<u64, CancellationToken>>>,
+    connection: CancellationToken,
+}
+
+impl Calls {
+    /// Calls of a new connection, which all end when `connection` does.
+    #[must_use]
+    pub fn new(
+        port: WorkerPort,
+        writer: Writer,
+        out: mpsc::Sender<ServerFrame>,
+        connection: CancellationToken,
+    ) -> Self {
+        Self { port, writer, out, open: Arc::default(), connection }
+    }
+
+    /// Begins a call. Its answer goes to the connection.
+    pub async fn begin(&self, call: u64, run_id: &RunId, epoch: Epoch, what: Call) {
+        let Some(scope) = self.port.service.scope(&self.writer, run_id, epoch) else {
+            let _ = self.out.send(ServerFrame::Fenced { run_id: run_id.clone(), epoch }).await;
+            let _ = self.out.send(refusal(call, &what, "the run is not this worker's")).await;
+            return;
+        };
+        let token = self.connection.child_token();
+        if !self.register(call, &token) {
+            let _ = self.out.send(refusal(call, &what, "too many open calls, or a number used twice")).await;
+            return;
+        }
+        let calls = self.clone();
+        self.port.service.clone().spawn(async move {
+            let answer = tokio::select! {
+                biased;
+                () = token.cancelled() => None,
+                () = scope.over.cancelled() => None,
+                answer = calls.answer(call, &scope, what, &token) => Some(answer),
+            };
+            // Whoever took the call back, or lost the run, wants no answer. Upstream work ends with the token.
+            token.cancel();
+            calls.forget(call);
+            if let Some(answer) = answer {
+                let _ = calls.out.send(answer).await;
+            }
+        });
+    }
+
+    /// The answer is no longer wanted.
+    pub fn cancel(&self, call: u64) {
+        if let Some(token) = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(&call) {
+            token.cancel();
+        }
+    }
+
+    fn register(&self, call: u64, token: &CancellationToken) -> bool {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.len() < OPEN_CALLS && open.insert(call, token.clone()).is_none()
+    }
+
+    fn forget(&self, call: u64) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&call);
+    }
+
+    async fn answer(&self, call: u64, scope: &RunScope, what: Call, token: &CancellationToken) -> ServerFrame {
+        match what {
+            Call::Model(request) => match self.model(call, scope, *request, token).await {
+                Ok(reply) => ServerFrame::ModelReply { call, reply: Box::new(reply) },
+                Err(error) => {
+                    self.port.service.metrics().model_error(&error);
+                    ServerFrame::ModelFailed { call, error }
+                }
+            },
+            Call::Tool(name, arguments) => {
+                ServerFrame::ToolResult { call, result: self.tool(scope, &name, arguments).await }
+            }
+            Call::Blob(digest, offset) => self.blob(call, scope, &digest, offset).await,
+        }
+    }
+
+    async fn model(
+        &self,
+        call: u64,
+        scope: &RunScope,
+        request: ModelRequest,
+        token: &CancellationToken,
+    ) -> Result<ModelReply, ModelError> {
+        let service = &self.port.service;
+        if request.model != scope.agent.model.name {
+            return Err(model_error(ModelErrorCategory::Policy, "the agent may not use this model"));
+        }
+        let model = service
+            .catalog()
+            .model(&scope.component.namespace, &request.model)
+            .ok_or_else(|| model_error(ModelErrorCategory::BadRequest, "the agent's Model does not exist any more"))?;
+        let deltas = Deltas::default();
+        let mut push = {
+            let deltas = deltas.clone();
+            move |delta| deltas.push(delta)
+        };
+        let asked = self.port.gateway.call(&model, request, &mut push, token);
+        let reply = self.forward(call, &deltas, asked).await?;
+        service.metrics().model_reply(&reply);
+        let row = ModelCallRow {
+            run_id: scope.run_id.clone(),
+            model: model.name.clone(),
+            reply: reply.clone(),
+            at_ms: service.now_ms(),
+        };
+        // The worker may act on a reply only once its cost is on record.
+        service
+            .record_model_call(row)
+            .await
+            .map_err(|_| model_error(ModelErrorCategory::Network, "the model's reply could not be recorded"))?;
+        Ok(reply)
+    }
+
+    /// Passes pieces on while the call goes on, and all of them before its reply.
+    async fn forward(
+        &self,
+        call: u64,
+        deltas: &Deltas,
+        asked: impl Future<Output = Result<ModelReply, ModelError>>,
+    ) -> Result<ModelReply, ModelError> {
+        let pass = async {
+            loop {
+                let delta = deltas.next().await;
+                if self.out.send(ServerFrame::ModelDelta { call, delta }).await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        let reply = tokio::select! {
+            reply = asked => reply,
+            () = pass => return Err(model_error(ModelErrorCategory::Cancelled, "the connection has gone")),
+        };
+        while let Some(delta) = deltas.try_next() {
+            let _ = self.out.send(ServerFrame::ModelDelta { call, delta }).await;
+        }
+        reply
+    }
+
+    async fn tool(&self, scope: &RunScope, name: &str, arguments: Map<String, Value>) -> RemoteToolResult {
+        let binding = scope.agent.tools.iter().find(|tool| tool.builtin == Builtin::Http);
+        match binding {
+            Some(binding) if is_http(name) => {
+                let timeout = Duration::from_secs(u64::from(binding.timeout_seconds));
+                self.port.gateway.http_tool(&binding.hosts, arguments, timeout).await
+            }
+            _ => RemoteToolResult { content: "the agent has no such tool".to_owned(), error: true },
+        }
+    }
+
+    async fn blob(&self, call: u64, scope: &RunScope, digest: &BlobDigest, offset: u64) -> ServerFrame {
+        let failed = |reason: &str| ServerFrame::BlobFailed { call, reason: reason.to_owned() };
+        match self.port.service.input_file(scope, digest, offset, BLOB_CHUNK_BYTES).await {
+            Ok(Some(range)) => {
+                let end = offset.saturating_add(range.bytes.len() as u64);
+                ServerFrame::BlobChunk { call, data: STANDARD.encode(&range.bytes), last: end >= range.total }
+            }
+            Ok(None) => failed("the run has no such file"),
+            Err(_) => failed("the file can't be read now"),
+        }
+    }
+}
+
+/// Whether this is the name under which the engine offers the tool.
+fn is_http(name: &str) -> bool {
+    name == "http"
+}
+
+fn model_error(category: ModelErrorCategory, message: &str) -> ModelError {
+    ModelError { category, message: message.to_owned(), status: None, retry_after_ms: None }
+}
+
+fn refusal(call: u64, what: &Call, reason: &str) -> ServerFrame {
+    match what {
+        Call::Model(_) => ServerFrame::ModelFailed { call, error: model_error(ModelErrorCategory::Policy, reason) },
+        Call::Tool(..) => {
+            ServerFrame::ToolResult { call, result: RemoteToolResult { content: reason.to_owned(), error: true } }
+        }
+        Call::Blob(..) => ServerFrame::BlobFailed { call, reason: reason.to_owned() },
+    }
+}
