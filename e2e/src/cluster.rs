@@ -75,7 +75,9 @@ impl Cluster {
         self.run(&["create", "namespace", &name])?;
         let namespace = Namespace { cluster: self.clone(), name };
         let account = ["get", "serviceaccount", "default"];
-        wait::until("the namespace's service account", LIMIT, "see kube-controller-manager", || Ok(namespace.run(&account).is_ok()))?;
+        wait::until("the namespace's service account", LIMIT, "see kube-controller-manager", || {
+            Ok(namespace.run(&account).is_ok())
+        })?;
         Ok(namespace)
     }
 }

@@ -47,7 +47,10 @@ spec: {selector: {app: far}, ports: [{port: 80, targetPort: 8080}]}
 
     let address = namespace.run(&["get", "service", "far", "-o", "jsonpath={.spec.clusterIP}"]).unwrap();
     // Names and services follow their objects within moments.
-    wait::until("the name to be known", LIMIT, "read coredns.log", || Ok(exec(&namespace, "near", &["resolve", "far"]).is_ok())).unwrap();
+    wait::until("the name to be known", LIMIT, "read coredns.log", || {
+        Ok(exec(&namespace, "near", &["resolve", "far"]).is_ok())
+    })
+    .unwrap();
     assert_eq!(exec(&namespace, "near", &["resolve", "far"]).unwrap(), address);
     wait::until("the service to answer", LIMIT, "read kube-proxy's logs", || {
         Ok(exec(&namespace, "near", &["get", "http://far"]).is_ok_and(|answer| answer == "far"))
@@ -124,13 +127,18 @@ fn a_claim_keeps_its_data_from_one_pod_to_the_next() {
     let volume = namespace.run(&["get", "pvc", "data", "-o", "jsonpath={.spec.volumeName}"]).unwrap();
     namespace.run(&["delete", "pod", "second"]).unwrap();
     namespace.run(&["delete", "pvc", "data"]).unwrap();
-    wait::until("the volume to be gone", LIMIT, "read volumes.log", || Ok(cluster.run(&["get", "pv", &volume]).is_err())).unwrap();
+    wait::until("the volume to be gone", LIMIT, "read volumes.log", || {
+        Ok(cluster.run(&["get", "pv", &volume]).is_err())
+    })
+    .unwrap();
 }
 
 #[test]
 fn a_shared_claim_follows_its_pod_to_another_node() {
     let namespace = Cluster::running().unwrap().namespace("shared").unwrap();
-    namespace.apply(&(claim("data", "storageClassName: cadre-shared, ") + &with_volume("first", "node-1", "data"))).unwrap();
+    namespace
+        .apply(&(claim("data", "storageClassName: cadre-shared, ") + &with_volume("first", "node-1", "data")))
+        .unwrap();
     namespace.wait_for("condition=Ready", &["pod/first"]).unwrap();
     exec(&namespace, "first", &["write", "/data/note", "moved"]).unwrap();
     namespace.run(&["delete", "pod", "first"]).unwrap();

@@ -19,5 +19,7 @@ fn tests_of_one_binary_share_one() {
     // The thread that started it ends before the second use.
     let second = std::thread::spawn(|| ControlPlane::shared().unwrap().kubeconfig()).join().unwrap();
     assert_eq!(first, second);
-    assert!(ControlPlane::shared().unwrap().kubectl().unwrap().args(["get", "nodes"]).output().unwrap().status.success());
+    assert!(
+        ControlPlane::shared().unwrap().kubectl().unwrap().args(["get", "nodes"]).output().unwrap().status.success()
+    );
 }

@@ -45,6 +45,8 @@ pub enum Hierarchies {
         mounts: Vec<PathBuf>,
         /// The mount of the pids controller, in which we look for processes.
         pids: PathBuf,
+        /// A mount of version 2 without controllers, in which runc makes groups too.
+        bare: Option<PathBuf>,
     },
     /// Version 2: one mount for all.
     Unified(PathBuf),
@@ -81,7 +83,7 @@ impl Hierarchies {
         }
         // With both, the controllers are in version 1 and version 2 is empty.
         match pids {
-            Some(pids) => Some(Self::Each { mounts: each, pids }),
+            Some(pids) => Some(Self::Each { mounts: each, pids, bare: unified }),
             None => unified.map(Self::Unified),
         }
     }
@@ -145,7 +147,11 @@ impl Hierarchies {
     /// # Errors
     /// When the kernel still holds a part of it.
     pub fn remove(&self, group: &str) -> Result<()> {
-        for mount in self.mounts() {
+        let bare = match self {
+            Self::Each { bare, .. } => bare.as_ref(),
+            Self::Unified(_) => None,
+        };
+        for mount in self.mounts().iter().chain(bare) {
             let path = below(mount, group);
             // The kernel lets go of a dead process's group a moment later.
             wait::until("a control group to be free", Duration::from_secs(10), &path.display().to_string(), || {
@@ -243,6 +249,7 @@ mod tests {
         let expected = Hierarchies::Each {
             mounts: ["cpu,cpuacct", "pids", "systemd"].map(|name| Path::new("/sys/fs/cgroup").join(name)).into(),
             pids: "/sys/fs/cgroup/pids".into(),
+            bare: Some("/sys/fs/cgroup/unified".into()),
         };
         assert_eq!(Hierarchies::in_mounts(mounts), Some(expected));
     }

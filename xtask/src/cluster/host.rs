@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -31,6 +32,22 @@ const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 const CNI_PACKAGE: &str = "containernetworking-plugins";
 /// Kernel modules that may have to be loaded, and what exists when they are.
 const MODULES: [(&str, &str); 2] = [("overlay", "/sys/module/overlay"), ("br_netfilter", "/proc/sys/net/bridge")];
+/// Where CNI notes the network of each container.
+pub const CNI_RESULTS: &str = "/var/lib/cni/results";
+/// Folders that kubelet and containerd make in any case; each is removed only when it is empty.
+const SHARED_FOLDERS: [&str; 11] = [
+    "/var/log/containers",
+    CNI_RESULTS,
+    "/var/lib/cni",
+    "/var/lib/kubelet/device-plugins",
+    "/var/lib/kubelet",
+    "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
+    "/usr/libexec/kubernetes/kubelet-plugins/volume",
+    "/usr/libexec/kubernetes/kubelet-plugins",
+    "/usr/libexec/kubernetes",
+    "/run/containerd/s",
+    "/run/containerd",
+];
 /// The mark on firewall rules of ours.
 const MARK: &str = "cadre-cluster";
 const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
@@ -192,16 +209,19 @@ pub fn tidy_namespaces() {
     }
 }
 
-/// Removes what containers' programs keep outside of the cluster's folder.
+/// Removes what kubelet and containers' programs keep outside of the cluster's folder.
 pub fn tidy_shared_folders(layout: &Layout) {
     for node in NODES {
         let prefix = format!("{}-", node.namespace());
-        remove_entries("/var/lib/cni/results", |path| name_of(path).starts_with(&prefix));
+        remove_entries(CNI_RESULTS, |path| name_of(path).starts_with(&prefix));
     }
     let is_ours = |path: &Path| fs::read_link(path).is_ok_and(|target| target.starts_with(layout.root()));
     remove_entries("/var/log/containers", is_ours);
-    // Each is removed only when it is empty.
-    for folder in ["/var/log/containers", "/var/lib/cni/results", "/run/containerd/s"] {
+    // Somebody else's kubelet would answer.
+    remove_entries("/var/lib/kubelet/device-plugins", |path| {
+        name_of(path) == "kubelet.sock" && UnixStream::connect(path).is_err()
+    });
+    for folder in SHARED_FOLDERS {
         let _ = fs::remove_dir(folder);
     }
 }

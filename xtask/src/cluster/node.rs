@@ -68,7 +68,7 @@ pub fn wait_for_containerd(layout: &Layout, node: Node) -> Result<()> {
 pub fn cut_power(layout: &Layout, node: Node, hierarchies: &Hierarchies) -> Result<()> {
     let paths = layout.node(node);
     end_processes(&paths, node, hierarchies)?;
-    remove_shim_sockets(&paths);
+    remove_shared_traces(&paths);
     mounts::unmount_below(paths.root())?;
     host::unplug(node)?;
     mounts::remove_folder(&paths.containerd_state())?;
@@ -89,8 +89,8 @@ fn end_processes(paths: &NodeLayout, node: Node, hierarchies: &Hierarchies) -> R
     })
 }
 
-/// Shims listen on sockets in a folder that all containerds of a machine share; each task's folder names its own.
-fn remove_shim_sockets(paths: &NodeLayout) {
+/// What a node's containers leave in folders that all containerds of a machine share; each task's folder tells which.
+fn remove_shared_traces(paths: &NodeLayout) {
     let tasks = paths.containerd_state().join("io.containerd.runtime.v2.task/k8s.io");
     for task in fs::read_dir(tasks).into_iter().flatten().flatten() {
         let address = fs::read_to_string(task.path().join("address")).unwrap_or_default();
@@ -99,6 +99,8 @@ fn remove_shim_sockets(paths: &NodeLayout) {
         {
             let _ = fs::remove_file(Path::new(socket));
         }
+        let loopback = format!("{}/cni-loopback-{}-lo", host::CNI_RESULTS, task.file_name().display());
+        let _ = fs::remove_file(Path::new(&loopback));
     }
 }
 

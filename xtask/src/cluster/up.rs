@@ -36,6 +36,9 @@ pub fn run(layout: &Layout, egress: bool) -> Result<()> {
     fs::create_dir_all(layout.root()).with_context(|| format!("can't make {}", layout.root().display()))?;
     let _lock = locked(layout)?;
     if is_healthy(layout)? {
+        for node in NODES.into_iter().filter(|node| !layout.node(*node).off().exists()) {
+            node::wait_for_containerd(layout, node)?;
+        }
         progress.say("the cluster is up");
         return announce(layout);
     }

@@ -45,6 +45,9 @@ conf_dir = "{cni}"
 
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+Root = "{state}/runc"
 "#,
         pause = pause::IMAGE,
         programs = cni_programs.display(),
