@@ -18,6 +18,6 @@ pub mod tools;
 pub mod turn;
 
 #[cfg(test)]
-mod fakes;
+pub mod fakes;
 #[cfg(test)]
 mod tests;

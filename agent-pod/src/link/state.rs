@@ -370,3 +370,101 @@ fn tool_bytes(tool: &cadre_protocol::tool::ToolExecution) -> usize {
     let arguments: usize = tool.tool_args.values().map(bounds::size).sum();
     512 + arguments + tool.result.as_ref().map_or(0, String::len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::fakes;
+
+    fn entries(count: usize) -> Vec<Entry> {
+        vec![Entry { at_ms: 0, event: None, record: None }; count]
+    }
+
+    fn held() -> (State, HeldRun, Reins) {
+        let mut state = State::default();
+        let assignment = fakes::assignment("hi");
+        let run = HeldRun { run_id: assignment.run_id.clone(), epoch: assignment.epoch };
+        match state.receive(ServerFrame::Assign(Box::new(assignment))) {
+            Some(News::Assigned(_, reins)) => (state, run, reins),
+            _ => panic!("not assigned"),
+        }
+    }
+
+    /// First number and length of each batch that is ready.
+    fn ready(state: &mut State) -> Vec<(u64, usize)> {
+        let batches = state.ready().into_iter().filter_map(|frame| match frame {
+            WorkerFrame::Append(batch) => Some((batch.first_index, batch.entries.len())),
+            _ => None,
+        });
+        batches.collect()
+    }
+
+    fn acknowledge(state: &mut State, run: &HeldRun, next_index: u64) {
+        let HeldRun { run_id, epoch } = run.clone();
+        assert!(state.receive(ServerFrame::Ack { run_id, epoch, next_index }).is_none());
+    }
+
+    #[test]
+    fn entries_that_wait_travel_together_and_what_was_sent_keeps_its_bounds() {
+        let (mut state, run, reins) = held();
+        state.append(&run, 0, entries(2));
+        state.append(&run, 2, entries(1));
+        assert_eq!(ready(&mut state), [(0, 3)]);
+        state.append(&run, 3, entries(1));
+        assert_eq!(ready(&mut state), [(3, 1)]);
+        assert_eq!(ready(&mut state), []);
+
+        acknowledge(&mut state, &run, 2);
+        assert_eq!(*reins.durable.borrow(), 2);
+        state.disconnected();
+        state.append(&run, 4, entries(1));
+        assert_eq!(ready(&mut state), [(2, 1), (3, 1), (4, 1)]);
+        acknowledge(&mut state, &run, 5);
+        assert_eq!((*reins.durable.borrow(), *reins.waiting.borrow()), (5, 0));
+        acknowledge(&mut state, &run, 3);
+        assert_eq!(*reins.durable.borrow(), 5, "an old acknowledgement takes nothing back");
+    }
+
+    #[test]
+    fn no_batch_is_longer_than_it_may_be() {
+        let (mut state, run, _reins) = held();
+        state.append(&run, 0, entries(Batch::MAX_ENTRIES + 1));
+        state.append(&run, Batch::MAX_ENTRIES as u64 + 1, entries(Batch::MAX_ENTRIES));
+        let max = Batch::MAX_ENTRIES as u64;
+        assert_eq!(ready(&mut state), [(0, 500), (max, 1), (max + 1, 500)]);
+    }
+
+    #[test]
+    fn a_run_is_given_once_and_its_former_epoch_is_over() {
+        let (mut state, run, reins) = held();
+        let again = fakes::assignment("hi");
+        assert!(state.receive(ServerFrame::Assign(Box::new(again.clone()))).is_none());
+        let newer = Assignment { epoch: Epoch(2), ..again };
+        assert!(matches!(state.receive(ServerFrame::Assign(Box::new(newer.clone()))), Some(News::Assigned(..))));
+        assert_eq!(*reins.signal.borrow(), Signal::Abort);
+        state.append(&run, 0, entries(1));
+        assert_eq!(ready(&mut state), [], "the former writer writes nothing");
+        state.release(&run);
+        assert_eq!(state.held().len(), 1, "nor does its end end the new one");
+
+        state.refuse_runs();
+        let other = Assignment { epoch: Epoch(3), ..newer };
+        assert!(state.receive(ServerFrame::Assign(Box::new(other))).is_none());
+        state.disconnected();
+        assert_eq!(state.ready(), [WorkerFrame::Draining {}], "each connection learns that the worker is leaving");
+    }
+
+    #[test]
+    fn a_call_that_was_not_sent_is_taken_back_in_silence() {
+        let (mut state, run, _reins) = held();
+        let frame = |call| WorkerFrame::CancelCall { call };
+        let (events, _stream) = mpsc::unbounded_channel();
+        let early = state.open(run.clone(), Waiter::Model(events.clone()), frame);
+        state.take_back(early);
+        assert!(state.ready().is_empty());
+        let late = state.open(run, Waiter::Model(events), frame);
+        assert_eq!(state.ready().len(), 1);
+        state.take_back(late);
+        assert_eq!(state.ready(), [WorkerFrame::CancelCall { call: late }]);
+    }
+}
