@@ -1,5 +1,7 @@
 //! The suite on SQLite.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
 mod suite;
 
 use std::path::PathBuf;
