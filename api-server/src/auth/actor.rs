@@ -5,7 +5,7 @@ use http::header;
 use http::request::Parts;
 
 use super::browser::{self, Foreign};
-use super::key::Authentication;
+use super::key::{Authentication, holder_of};
 
 /// Who acts. Every call of the domain takes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Denied {
 /// When a browser acts for a foreign page.
 pub fn admit(authentication: &Authentication, parts: &Parts) -> Result<(), Denied> {
     match authentication {
-        Authentication::Key(_) => Ok(()),
+        Authentication::Keys(_) => Ok(()),
         Authentication::LocalOnly { listen_host } => Ok(browser::check(parts, listen_host)?),
     }
 }
@@ -69,9 +69,9 @@ pub fn authenticate(authentication: &Authentication, parts: &Parts) -> Result<Ac
     admit(authentication, parts)?;
     match authentication {
         Authentication::LocalOnly { .. } => Ok(Actor::local_developer()),
-        Authentication::Key(key) => {
+        Authentication::Keys(keys) => {
             let token = bearer(parts).ok_or(Denied::Missing)?;
-            if key.matches(token) { Ok(Actor::key_holder()) } else { Err(Denied::Invalid) }
+            holder_of(keys, token).cloned().ok_or(Denied::Invalid)
         }
     }
 }

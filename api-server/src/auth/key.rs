@@ -6,6 +6,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::actor::Actor;
+
 /// Why the user port can't start with this authentication.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidAuth {
@@ -26,21 +28,22 @@ pub enum InvalidAuth {
     NoKey,
 }
 
-/// The key, kept only as its SHA-256.
+/// A key, kept only as its SHA-256.
 #[derive(Clone)]
 pub struct SecurityKey {
     sha256: [u8; 32],
+    holder: Actor,
 }
 
 impl SecurityKey {
     /// Shortest accepted key (security rule 2).
     pub const MIN_BYTES: usize = 32;
 
-    /// Takes a key.
+    /// Takes the key of an actor.
     ///
     /// # Errors
     /// When it is too short, or not fit for an HTTP header.
-    pub fn new(key: &SecretString) -> Result<Self, InvalidAuth> {
+    pub fn new(key: &SecretString, holder: Actor) -> Result<Self, InvalidAuth> {
         let key = key.expose_secret();
         if key.len() < Self::MIN_BYTES {
             return Err(InvalidAuth::ShortKey { found: key.len() });
@@ -48,22 +51,24 @@ impl SecurityKey {
         if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(InvalidAuth::UnsendableKey);
         }
-        Ok(Self { sha256: Sha256::digest(key.as_bytes()).into() })
+        Ok(Self { sha256: Sha256::digest(key.as_bytes()).into(), holder })
     }
 
-    /// Whether this is the key. Hashing first makes the time independent of length and of common beginnings.
-    #[must_use]
-    pub fn matches(&self, token: &str) -> bool {
-        let presented: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        presented.ct_eq(&self.sha256).into()
-    }
+}
+
+/// Whose key a token is. Hashing first makes the time independent of length and of common beginnings; all keys are
+/// compared, whichever matches.
+#[must_use]
+pub fn holder_of<'a>(keys: &'a [SecurityKey], token: &str) -> Option<&'a Actor> {
+    let presented: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+    keys.iter().filter(|key| presented.ct_eq(&key.sha256).into()).map(|key| &key.holder).last()
 }
 
 /// How the user port authenticates.
 #[derive(Clone)]
 pub enum Authentication {
-    /// By the security key.
-    Key(SecurityKey),
+    /// By a key. `OS_SECURITY_KEY` is the only one that a server is given.
+    Keys(Vec<SecurityKey>),
     /// Not at all: local mode on loopback, where browsers are kept out by [`super::browser`].
     LocalOnly {
         /// The host part of the listening address, allowed as `Host` beside the loopback names.
@@ -78,7 +83,7 @@ impl Authentication {
     /// For an unfit key, or none where one is needed.
     pub fn new(key: Option<&SecretString>, listen: SocketAddr, local_mode: bool) -> Result<Self, InvalidAuth> {
         match key {
-            Some(key) => SecurityKey::new(key).map(Self::Key),
+            Some(key) => Ok(Self::Keys(vec![SecurityKey::new(key, Actor::key_holder())?])),
             None if !local_mode => Err(InvalidAuth::NoKey),
             None if !listen.ip().is_loopback() => Err(InvalidAuth::OpenToOthers(listen)),
             None => Ok(Self::LocalOnly { listen_host: listen.ip().to_string() }),
@@ -89,7 +94,7 @@ impl Authentication {
     #[must_use]
     pub fn mode(&self) -> &'static str {
         match self {
-            Self::Key(_) => "security_key",
+            Self::Keys(_) => "security_key",
             Self::LocalOnly { .. } => "none",
         }
     }
@@ -107,18 +112,19 @@ mod tests {
 
     #[test]
     fn only_the_key_itself_matches() {
-        let secret = SecurityKey::new(&key(KEY)).unwrap();
-        assert!(secret.matches(KEY));
+        let keys = [SecurityKey::new(&key(KEY), Actor::key_holder()).unwrap()];
+        assert_eq!(holder_of(&keys, KEY), Some(&Actor::key_holder()));
         for wrong in ["", "0123456789abcdef", &format!("{KEY}0"), &KEY.to_uppercase()] {
-            assert!(!secret.matches(wrong), "{wrong}");
+            assert_eq!(holder_of(&keys, wrong), None, "{wrong}");
         }
     }
 
     #[test]
     fn unfit_keys_are_refused_at_start() {
-        assert_eq!(SecurityKey::new(&key("short")).err(), Some(InvalidAuth::ShortKey { found: 5 }));
+        let problem = |text: &str| SecurityKey::new(&key(text), Actor::key_holder()).err();
+        assert_eq!(problem("short"), Some(InvalidAuth::ShortKey { found: 5 }));
         let spaced = "0123456789abcdef 0123456789abcdef";
-        assert_eq!(SecurityKey::new(&key(spaced)).err(), Some(InvalidAuth::UnsendableKey));
+        assert_eq!(problem(spaced), Some(InvalidAuth::UnsendableKey));
     }
 
     #[test]

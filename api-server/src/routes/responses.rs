@@ -42,7 +42,6 @@ pub struct ValidationItem {
 
 /// What every route may answer.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "read by the OpenAPI document only")]
 pub enum PublicErrors {
     /// In local mode: a page of another origin sent the request.
     #[response(status = 403)]
@@ -54,7 +53,6 @@ pub enum PublicErrors {
 
 /// What every route that needs a credential may answer.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "read by the OpenAPI document only")]
 pub enum Errors {
     /// Malformed.
     #[response(status = 400)]
@@ -85,7 +83,6 @@ pub enum Errors {
 
 /// What contradicts what is there.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "read by the OpenAPI document only")]
 pub enum Conflicts {
     /// The run id is taken, the idempotency key was used for something else, or something is busy.
     #[response(status = 409)]
@@ -94,7 +91,6 @@ pub enum Conflicts {
 
 /// What a full queue answers.
 #[derive(IntoResponses)]
-#[expect(dead_code, reason = "read by the OpenAPI document only")]
 pub enum Busy {
     /// Too many runs wait; nothing was accepted. `Retry-After` says when to try again.
     #[response(status = 429)]

@@ -1,0 +1,9 @@
+//! The user port over a real record and a scripted worker in this process.
+
+mod errors;
+mod isolation;
+mod local_mode;
+mod runs;
+mod sessions;
+mod streams;
+mod support;

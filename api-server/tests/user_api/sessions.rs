@@ -1,0 +1,127 @@
+//! Sessions, their runs, and the lists.
+
+use http::Method;
+use serde_json::json;
+
+use crate::support::world;
+
+const RUNS: &str = "/agents/helper/runs";
+
+#[tokio::test]
+async fn a_session_shows_its_conversation() {
+    let world = world().await;
+    for text in ["first", "second"] {
+        world.post(RUNS, &format!("message={text}&stream=false&session_id=a/b&user_id=u")).await;
+    }
+    let session = world.get("/sessions/a%2Fb").await;
+    assert_eq!(session.status, 200, "{}", session.text);
+    let session = session.json();
+    for (field, expected) in [
+        ("session_id", json!("a/b")),
+        ("agent_session_id", json!("a/b")),
+        ("session_name", json!("first")),
+        ("session_type", json!("agent")),
+        ("agent_id", json!("helper")),
+        ("user_id", json!("u")),
+        ("total_tokens", json!(0)),
+    ] {
+        assert_eq!(session[field], expected, "{field}");
+    }
+    assert_eq!(session["chat_history"].as_array().unwrap().len(), 4);
+    assert_eq!(session["agent_data"]["model"]["id"], "scripted");
+    let runs = world.get("/sessions/a%2Fb/runs").await.json();
+    let inputs: Vec<_> = runs.as_array().unwrap().iter().map(|run| run["run_input"].clone()).collect();
+    assert_eq!(inputs, ["first", "second"]);
+    assert_eq!(runs[0]["content"], "You said: first");
+    assert_eq!((&runs[0]["parent_run_id"], &runs[0]["run_response_format"]), (&json!(""), &json!("text")));
+    let one = format!("/sessions/a%2Fb/runs/{}", runs[0]["run_id"].as_str().unwrap());
+    assert_eq!(world.get(&one).await.json(), runs[0]);
+    let previews = world.get("/sessions/a%2Fb/run-previews?status=completed&status=error").await.json();
+    assert_eq!(previews[1]["content_preview"], "You said: second");
+    assert_eq!(world.get("/sessions/a%2Fb/runs?status=paused").await.json(), json!([]));
+    assert_eq!(world.get("/sessions/a%2Fb/runs?created_after=99999999999").await.json(), json!([]));
+    assert_eq!(world.get(&format!("{RUNS}?session_id=a/b")).await.json(), runs);
+    assert_eq!(world.get(&format!("{RUNS}?session_id=a/b&status=bogus")).await.json(), json!([]));
+    assert_eq!(world.get("/agents/team-a.other/runs?session_id=a/b").await.json(), json!([]));
+}
+
+#[tokio::test]
+async fn lists_have_pages() {
+    let world = world().await;
+    for n in 0..5 {
+        let agent = if n == 4 { "team-a.other" } else { "helper" };
+        world.post(&format!("/agents/{agent}/runs"), &format!("message=m{n}&stream=false&session_id=s{n}&user_id=u{n}")).await;
+    }
+    let page = world.get("/sessions?limit=2&page=3").await.json();
+    assert_eq!(page["data"].as_array().unwrap().len(), 1);
+    let meta = &page["meta"];
+    assert_eq!((&meta["page"], &meta["limit"], &meta["total_pages"], &meta["total_count"]), (&json!(3), &json!(2), &json!(3), &json!(5)));
+    assert_eq!(world.get("/sessions").await.json()["meta"]["limit"], 20);
+    let ids = |query: &str| {
+        let path = format!("/sessions?{query}");
+        let world = &world;
+        async move {
+            let page = world.get(&path).await.json();
+            let rows = page["data"].as_array().unwrap().clone();
+            rows.into_iter().map(|row| row["session_id"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        }
+    };
+    assert_eq!(ids("component_id=team-a.other").await, ["s4"]);
+    assert_eq!(ids("user_id=u2").await, ["s2"]);
+    assert_eq!(ids("session_name=M3&type=agent").await, ["s3"]);
+    assert_eq!(ids("type=team").await, Vec::<String>::new());
+    assert_eq!(ids("sort_by=session_name&sort_order=asc&limit=2").await, ["s0", "s1"]);
+    for query in ["page=0", "limit=0", "limit=-1", "page=x", "type=bogus", "sort_order=up"] {
+        assert_eq!(world.get(&format!("/sessions?{query}")).await.status, 422, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn sessions_are_renamed_and_deleted() {
+    let world = world().await;
+    for n in 0..3 {
+        world.post(RUNS, &format!("message=m&stream=false&session_id=s{n}")).await;
+    }
+    let renamed = world.json(Method::POST, "/sessions/s0/rename", r#"{"session_name":"New"}"#).await;
+    assert_eq!((renamed.status.as_u16(), &renamed.json()["session_name"]), (200, &json!("New")));
+    assert_eq!(world.json(Method::DELETE, "/sessions/s0", "").await.status, 204);
+    assert_eq!(world.get("/sessions/s0").await.status, 404);
+    assert_eq!(world.json(Method::DELETE, "/sessions/s0", "").await.status, 404);
+    let body = r#"{"session_ids":["s1","s2","gone"],"session_types":["agent","team","agent"]}"#;
+    assert_eq!(world.json(Method::DELETE, "/sessions", body).await.status, 204);
+    assert_eq!(world.get("/sessions/s1").await.status, 404);
+    assert_eq!(world.get("/sessions/s2").await.status, 200, "it is no team's session");
+}
+
+#[tokio::test]
+async fn a_session_with_a_run_under_way_stays() {
+    let world = world().await;
+    world.post(RUNS, "message=wait&stream=false&background=true&session_id=busy").await;
+    let refused = world.json(Method::DELETE, "/sessions/busy", "").await;
+    assert_eq!((refused.status.as_u16(), &refused.json()["error_id"]), (409, &json!("session_busy")));
+    let many = r#"{"session_ids":["busy"],"session_types":["agent"]}"#;
+    assert_eq!(world.json(Method::DELETE, "/sessions", many).await.status, 409);
+    world.release.send_replace(true);
+}
+
+#[tokio::test]
+async fn the_server_describes_itself() {
+    let world = world().await;
+    assert_eq!(world.get("/health").await.json()["status"], "ok");
+    let info = world.get("/info").await.json();
+    assert_eq!((&info["auth_mode"], &info["agent_count"]), (&json!("security_key"), &json!(3)));
+    let config = world.get("/config").await.json();
+    assert_eq!(config["available_models"], json!([{"id": "scripted", "provider": "Scripted"}]));
+    assert_eq!(config["queue"], json!({"durable": true, "queue_per_session": true}));
+    let agent = world.get("/agents/helper").await.json();
+    assert_eq!(agent["model"], json!({"name": "echo", "model": "scripted", "provider": "Scripted"}));
+    assert_eq!(agent["tools"], json!({"tools": [{"name": "shell", "builtin": "shell"}]}));
+    assert_eq!(agent["sessions"], json!({"add_history_to_context": true, "num_history_runs": 3}));
+    let agents = world.get("/agents").await.json();
+    assert_eq!((&agents[0]["ready"], &agents[0]["reason"]), (&json!(false), &json!("Model gpt is missing")));
+    assert_eq!(world.get("/").await.json()["openapi"], "/openapi.json");
+    assert_eq!(world.get("/openapi.json").await.json()["info"]["title"], "Cadre");
+    assert!(world.get("/docs").await.text.contains("/agents/{agent_id}/runs"));
+    world.post(RUNS, "message=m&stream=false").await;
+    assert_eq!(world.get("/queue/stats").await.json()["counts"]["completed"], 1);
+}
