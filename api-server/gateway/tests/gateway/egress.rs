@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use wiremock::matchers::{body_json, header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
+use crate::server::{Server, closed_by_client};
 use crate::support::{ask, gateway, hello, model, secrets};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -190,4 +191,32 @@ async fn requests_are_made_and_answers_cut() {
     );
     let missing = fetch(&gateway, &["127.0.0.1"], json!({"url": format!("{url}/none")})).await;
     assert!(missing.error && missing.content.starts_with("HTTP 404"));
+}
+
+#[tokio::test]
+async fn a_host_that_says_nothing_costs_no_more_than_the_time_limit() {
+    let server = Server::start().await;
+    let gateway = gateway(secrets());
+    let arguments = Map::from_iter([("url".to_owned(), json!(server.url()))]);
+    let hosts = ["127.0.0.1".to_owned()];
+    let call = gateway.http_tool(&hosts, arguments, Duration::from_millis(100));
+    let serve = async { closed_by_client(server.accept().await).await };
+    let (result, ()) = tokio::join!(call, serve);
+    assert!(result.error && result.content == "no complete answer within 0.1 s", "{}", result.content);
+}
+
+/// Proxy variables are ignored, and without any CA certificate plain HTTP still works. The environment belongs to a
+/// process, so another test of this file runs again in one of its own.
+#[test]
+fn the_environment_changes_nothing() {
+    let test = "egress::requests_are_made_and_answers_cut";
+    let nowhere = "http://127.0.0.1:1";
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", test]).env("SSL_CERT_FILE", "/dev/null").env("SSL_CERT_DIR", "/dev/null");
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        child.env(name, nowhere).env(name.to_lowercase(), nowhere);
+    }
+    let output = child.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
