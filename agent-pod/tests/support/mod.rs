@@ -85,6 +85,10 @@ pub enum Break {
     Before(usize),
     /// When this many frames have come; the last of them took effect, and its answer is lost.
     After(usize),
+    /// When the first tool call has come; it is lost.
+    BeforeTool,
+    /// When the first tool call has come; it took effect, and its answer is lost.
+    AfterTool,
 }
 
 impl Server {
@@ -118,11 +122,12 @@ impl Server {
         let mut frames = 0;
         while let Some(frame) = connection.receive().await {
             frames += 1;
-            if at == Some(Break::Before(frames)) {
+            let is_tool = matches!(frame, WorkerFrame::ToolCall { .. });
+            if at == Some(Break::Before(frames)) || (is_tool && at == Some(Break::BeforeTool)) {
                 return None;
             }
             let answers = self.take(frame);
-            if at == Some(Break::After(frames)) {
+            if at == Some(Break::After(frames)) || (is_tool && at == Some(Break::AfterTool)) {
                 return None;
             }
             for answer in answers {
