@@ -1,0 +1,71 @@
+use super::*;
+
+const MODEL: &str = "apiVersion: cadre.dev/v1alpha1\nkind: Model\nmetadata: {name: m}\nspec: {provider: Scripted, model: x}\n";
+
+fn agent(instructions: &str) -> String {
+    format!(
+        "apiVersion: cadre.dev/v1alpha1\nkind: Agent\nmetadata: {{name: a}}\n\
+         spec: {{modelRef: {{name: m}}, instructions: {instructions}}}\n"
+    )
+}
+
+fn instructions(catalog: &FolderCatalog) -> String {
+    let agent = catalog.agent(&ComponentRef::agent("default", "a")).unwrap();
+    agent.snapshot().unwrap().instructions.clone()
+}
+
+#[tokio::test]
+async fn a_change_is_seen_and_a_mistake_leaves_the_last_good_picture() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("sub")).unwrap();
+    std::fs::write(folder.path().join("m.yaml"), MODEL).unwrap();
+    let file = folder.path().join("sub/a.yml");
+    std::fs::write(&file, agent("one")).unwrap();
+    std::fs::write(folder.path().join("notes.txt"), "not: [yaml").unwrap();
+    let catalog = FolderCatalog::open(folder.path(), "default").unwrap();
+    assert_eq!(instructions(&catalog), "one");
+
+    let stop = CancellationToken::new();
+    let watching = tokio::spawn(catalog.watch(stop.clone()).unwrap());
+    let (mut changes, mut problems) = (catalog.changes(), catalog.problems());
+    std::fs::write(&file, agent("two")).unwrap();
+    let patience = Duration::from_secs(20);
+    tokio::time::timeout(patience, changes.changed()).await.unwrap().unwrap();
+    assert_eq!(instructions(&catalog), "two");
+
+    std::fs::write(&file, "kind: [broken").unwrap();
+    let wrong = problems.wait_for(|problems| !problems.is_empty());
+    let wrong = tokio::time::timeout(patience, wrong).await.unwrap().unwrap().clone();
+    assert_eq!(wrong[0].file, file);
+    assert_eq!(instructions(&catalog), "two");
+
+    std::fs::remove_file(&file).unwrap();
+    let mended = problems.wait_for(Vec::is_empty);
+    tokio::time::timeout(patience, mended).await.unwrap().unwrap();
+    assert!(catalog.agent(&ComponentRef::agent("default", "a")).is_none());
+    stop.cancel();
+    watching.await.unwrap();
+}
+
+#[test]
+fn a_folder_with_mistakes_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.yaml"), "apiVersion: cadre.dev/v1alpha1\nkind: Nothing\n").unwrap();
+    let refused = FolderCatalog::open(folder.path(), "default").err().unwrap();
+    assert!(refused.to_string().contains("m.yaml:1: kind \"Nothing\""), "{refused}");
+    assert!(FolderCatalog::open(&folder.path().join("absent"), "default").is_err());
+}
+
+#[test]
+fn only_manifests_matter() {
+    let root = Path::new("/p");
+    for (path, expected) in [
+        ("/p/a.yaml", true),
+        ("/p/sub", true),
+        ("/p/.cadre/cadre.db-wal", false),
+        ("/p/.git/x.yaml", false),
+        ("/p/a.txt", false),
+    ] {
+        assert_eq!(matters(root, Path::new(path)), expected, "{path}");
+    }
+}

@@ -1,0 +1,154 @@
+//! Models, tools and files over the link, and the limits of what a run may write.
+
+use bytes::Bytes;
+use cadre_api::domain::{NewFile, Submit};
+use cadre_protocol::event::RunEvent;
+use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
+use cadre_protocol::message::{Message, Role};
+use cadre_protocol::model::{ModelDelta, ModelErrorCategory, ModelRequest};
+use cadre_protocol::run::RunStatus;
+use cadre_protocol::worker::{Assignment, ServerFrame, WorkerFrame};
+
+use crate::support::*;
+
+fn request(model: &str, text: &str) -> Box<ModelRequest> {
+    Box::new(ModelRequest {
+        model: model.to_owned(),
+        messages: vec![Message::text(Role::User, text, 0)],
+        tools: Vec::new(),
+        tool_choice: None,
+        output_schema: None,
+    })
+}
+
+fn ask(assignment: &Assignment, call: u64, model: &str) -> WorkerFrame {
+    let Assignment { run_id, epoch, .. } = assignment;
+    WorkerFrame::ModelCall { call, run_id: run_id.clone(), epoch: *epoch, request: request(model, "ping") }
+}
+
+#[tokio::test]
+async fn a_model_answers_in_pieces_and_the_run_pays() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let run_id = rig.submit("helper", None).await.run.run_id;
+    let assignment = worker.assignment().await;
+    worker.send(ask(&assignment, 1, "echo")).await;
+    let mut text = String::new();
+    let reply = loop {
+        match worker.next().await.unwrap() {
+            ServerFrame::ModelDelta { call: 1, delta: ModelDelta::Text(piece) } => text.push_str(&piece),
+            ServerFrame::ModelReply { call: 1, reply } => break reply,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((text.as_str(), reply.message.content.as_str()), ("You said: ping", "You said: ping"));
+    worker.finish(&assignment).await;
+    let run = rig.service.run(&run_id, None).await.unwrap();
+    assert_eq!(run.metrics.model_calls, 1);
+    assert_eq!(run.metrics.usage.output_tokens, reply.usage.output_tokens);
+    assert_eq!(run.metrics.cost_nano_usd, reply.cost_nano_usd);
+    assert!(run.metrics.cost_nano_usd.is_some_and(|cost| cost > 0));
+}
+
+#[tokio::test]
+async fn only_the_runs_own_model_and_epoch_count() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    rig.submit("helper", None).await;
+    let assignment = worker.assignment().await;
+    worker.send(ask(&assignment, 1, "other")).await;
+    let category = |frame: &ServerFrame| match frame {
+        ServerFrame::ModelFailed { error, .. } => Some(error.category),
+        _ => None,
+    };
+    assert_eq!(worker.expect("a refusal", category).await, ModelErrorCategory::Policy);
+    let old = Assignment { epoch: Epoch(assignment.epoch.0 + 1), ..assignment.clone() };
+    worker.send(ask(&old, 2, "echo")).await;
+    worker.fenced(&assignment.run_id).await;
+    assert_eq!(worker.expect("a refusal", category).await, ModelErrorCategory::Policy);
+    let mut stranger = rig.worker("other").await;
+    stranger.send(ask(&assignment, 1, "echo")).await;
+    stranger.fenced(&assignment.run_id).await;
+}
+
+#[tokio::test]
+async fn tools_that_the_agent_lacks_are_refused() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    rig.submit("helper", None).await;
+    let Assignment { run_id, epoch, .. } = worker.assignment().await;
+    let arguments = serde_json::json!({"url": "http://127.0.0.1:1/"}).as_object().unwrap().clone();
+    worker.send(WorkerFrame::ToolCall { call: 9, run_id, epoch, tool: "http".to_owned(), arguments }).await;
+    let result = worker
+        .expect("a result", |frame| match frame {
+            ServerFrame::ToolResult { call: 9, result } => Some(result.clone()),
+            _ => None,
+        })
+        .await;
+    assert_eq!((result.content.as_str(), result.error), ("the agent has no such tool", true));
+}
+
+#[tokio::test]
+async fn a_run_may_fetch_its_own_files_and_no_others() {
+    use base64::Engine as _;
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let bytes = Bytes::from(vec![7_u8; (1 << 20) + 5]);
+    let file = NewFile { name: "a.bin".into(), media_type: "application/octet-stream".into(), bytes: bytes.clone() };
+    rig.service.submit(Submit { files: vec![file], ..submit("helper", None) }).await.unwrap();
+    let Assignment { run_id, epoch, input, .. } = worker.assignment().await;
+    let digest = input.files[0].digest.clone();
+    let mut got = Vec::new();
+    for call in 0.. {
+        let offset = got.len() as u64;
+        worker.send(WorkerFrame::GetBlob { call, run_id: run_id.clone(), epoch, digest: digest.clone(), offset }).await;
+        let (data, last) = worker
+            .expect("a piece", |frame| match frame {
+                ServerFrame::BlobChunk { data, last, .. } => Some((data.clone(), *last)),
+                _ => None,
+            })
+            .await;
+        got.extend(base64::engine::general_purpose::STANDARD.decode(data).unwrap());
+        if last {
+            break;
+        }
+    }
+    assert_eq!(got, bytes);
+    let digest = BlobDigest::of(b"something else");
+    worker.send(WorkerFrame::GetBlob { call: 99, run_id, epoch, digest, offset: 0 }).await;
+    worker
+        .expect("a refusal", |frame| match frame {
+            ServerFrame::BlobFailed { call: 99, .. } => Some(()),
+            _ => None,
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_breach_ends_that_run_only() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    rig.submit("helper", None).await;
+    let good = worker.assignment().await;
+    let cases: [fn() -> (u64, Vec<cadre_protocol::journal::Entry>); 3] = [
+        || (0, vec![event(RunEvent::text("x")); 501]),
+        || (0, vec![event(RunEvent::text("x".repeat(300 << 10)))]),
+        || (5, vec![started()]),
+    ];
+    for breach in cases {
+        let run_id: RunId = rig.submit("helper", None).await.run.run_id;
+        let assignment = worker.assignment().await;
+        let (first_index, entries) = breach();
+        worker.append(&run_id, assignment.epoch, first_index, entries).await;
+        worker
+            .expect("a refusal", |frame| match frame {
+                ServerFrame::Refused { run_id: of, .. } if *of == run_id => Some(()),
+                _ => None,
+            })
+            .await;
+        rig.status(&run_id, RunStatus::Error).await;
+        let failure = rig.service.run(&run_id, None).await.unwrap().failure.unwrap();
+        assert_eq!(failure.error_type, "limit_exceeded");
+    }
+    worker.finish(&good).await;
+}

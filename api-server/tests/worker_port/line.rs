@@ -1,0 +1,114 @@
+//! The line of a session, and slots.
+
+use cadre_protocol::run::RunStatus;
+use cadre_protocol::worker::ServerFrame;
+
+use crate::support::*;
+
+fn is_assignment(frame: &ServerFrame) -> bool {
+    matches!(frame, ServerFrame::Assign(_))
+}
+
+#[tokio::test]
+async fn runs_of_a_session_go_one_after_the_other() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let first = rig.submit("helper", Some("s")).await;
+    let second = rig.submit("helper", Some("s")).await;
+    let third = rig.submit("helper", Some("s")).await;
+    assert_eq!(first.waiting_on, None);
+    assert_eq!(second.waiting_on.as_ref(), Some(&first.run.run_id));
+    let one = worker.assignment().await;
+    assert!(worker.has_none(is_assignment).await);
+    // Another session does not wait for this one.
+    let other = rig.submit("helper", Some("t")).await;
+    let of_other = worker.assignment().await;
+    assert_eq!(of_other.run_id, other.run.run_id);
+    for (expected, assignment) in [(&first, Some(one)), (&second, None), (&third, None)] {
+        let assignment = match assignment {
+            Some(assignment) => assignment,
+            None => worker.assignment().await,
+        };
+        assert_eq!(assignment.run_id, expected.run.run_id);
+        worker.finish(&assignment).await;
+    }
+    rig.status(&third.run.run_id, RunStatus::Completed).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_run_makes_room_for_the_next_in_line() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let first = rig.submit("helper", Some("s")).await;
+    let second = rig.submit("helper", Some("s")).await;
+    let third = rig.submit("helper", Some("s")).await;
+    let one = worker.assignment().await;
+    rig.service.cancel(&second.run.run_id, None).await.unwrap();
+    worker.finish(&one).await;
+    assert_eq!(worker.assignment().await.run_id, third.run.run_id);
+    assert_eq!(one.run_id, first.run.run_id);
+}
+
+#[tokio::test]
+async fn an_agent_runs_no_more_sessions_than_it_says() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let first = rig.submit("narrow", None).await;
+    let second = rig.submit("narrow", None).await;
+    let third = rig.submit("narrow", None).await;
+    let mut assignment = worker.assignment().await;
+    assert_eq!(assignment.run_id, first.run.run_id);
+    assert!(worker.has_none(is_assignment).await);
+    assert_eq!(second.run.status, RunStatus::Pending);
+    // Others are not held up.
+    let other = rig.submit("helper", None).await;
+    let of_other = worker.assignment().await;
+    assert_eq!(of_other.run_id, other.run.run_id);
+    for expected in [second, third] {
+        worker.finish(&assignment).await;
+        assignment = worker.assignment().await;
+        assert_eq!(assignment.run_id, expected.run.run_id, "first come, first served");
+    }
+}
+
+#[tokio::test]
+async fn the_server_runs_no_more_sessions_than_it_may() {
+    let limits = cadre_api::domain::Limits { max_running: 2, ..limits() };
+    let rig = rig_with(memory().await, limits).await;
+    let mut worker = rig.worker("pool").await;
+    let mut runs = Vec::new();
+    for _ in 0..6 {
+        runs.push(rig.submit("helper", None).await.run.run_id);
+    }
+    let (one, two) = (worker.assignment().await, worker.assignment().await);
+    assert!(worker.has_none(is_assignment).await);
+    worker.finish(&two).await;
+    let three = worker.assignment().await;
+    assert!(worker.has_none(is_assignment).await);
+    for assignment in [one, three] {
+        worker.finish(&assignment).await;
+    }
+    for _ in 0..3 {
+        let assignment = worker.assignment().await;
+        worker.finish(&assignment).await;
+    }
+    for run_id in runs {
+        rig.status(&run_id, RunStatus::Completed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_warm_worker_is_retired_when_its_time_is_over() {
+    let cool = "---
+apiVersion: cadre.dev/v1alpha1
+kind: Agent
+metadata: {name: cool}
+spec: {modelRef: {name: echo}, sandbox: {warmSeconds: 0}}
+";
+    let rig = rig_of(&format!("{MANIFESTS}{cool}"), memory().await, limits()).await;
+    rig.submit("cool", Some("s")).await;
+    let mut worker = rig.worker("of-s").await;
+    let assignment = worker.assignment().await;
+    worker.finish(&assignment).await;
+    until("its Sandbox is retired", || rig.notes.retired.lock().unwrap().len() == 1).await;
+}

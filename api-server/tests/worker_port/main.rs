@@ -1,0 +1,10 @@
+//! The domain and the worker port over SQLite, with workers that do exactly what a test says, on a real listener.
+
+mod calls;
+mod cancel;
+mod door;
+mod feed;
+mod flow;
+mod line;
+mod loss;
+mod support;

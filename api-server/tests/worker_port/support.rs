@@ -1,0 +1,438 @@
+//! A server on a loopback port, and workers that speak frames.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cadre_api::auth::key::Authentication;
+use cadre_api::auth::pod::{Authenticate, Caller, LocalAuth, Refused};
+use cadre_api::catalog::folder::FolderCatalog;
+use cadre_api::catalog::secrets::FolderSecrets;
+use cadre_api::domain::{Limits, Service, Submit, Submitted};
+use cadre_api::listen::worker;
+use cadre_api::placement::{Placement, PlacementError, PlacementEvent, Serves, Wanted};
+use cadre_api::routes::state::UserSettings;
+use cadre_api::run::{self, ServerParts};
+use cadre_api::worker::binding::{Binding, Bindings};
+use cadre_gateway::{EgressPolicy, Gateway};
+use cadre_protocol::event::RunEvent;
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
+use cadre_protocol::journal::{Batch, Entry, Record};
+use cadre_protocol::run::{RunEnd, RunStatus};
+use cadre_protocol::worker::{Assignment, HeldRun, Hello, LINK_PATH, SandboxIdentity, ServerFrame, VERSION, WorkerFrame};
+use cadre_store::Store;
+use cadre_store::rows::Principal;
+use cadre_store::sqlite::SqliteStore;
+use futures::{SinkExt, StreamExt};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
+use tokio_util::sync::CancellationToken;
+
+/// Longest wait for anything.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const MANIFESTS: &str = "
+apiVersion: cadre.dev/v1alpha1
+kind: Model
+metadata: {name: echo}
+spec: {provider: Scripted, model: echo-1, pricing: {input: '1', output: '2'}}
+---
+apiVersion: cadre.dev/v1alpha1
+kind: Model
+metadata: {name: other}
+spec: {provider: Scripted, model: other-1}
+---
+apiVersion: cadre.dev/v1alpha1
+kind: Agent
+metadata: {name: helper}
+spec: {modelRef: {name: echo}, displayName: Helper}
+---
+apiVersion: cadre.dev/v1alpha1
+kind: Agent
+metadata: {name: narrow}
+spec: {modelRef: {name: echo}, limits: {maxConcurrentSessions: 1}}
+---
+apiVersion: cadre.dev/v1alpha1
+kind: Agent
+metadata: {name: broken}
+spec: {modelRef: {name: absent}}
+";
+
+/// A placement that only notes what it is asked.
+pub struct Notes {
+    pub wanted: Mutex<Vec<Wanted>>,
+    pub retired: Mutex<Vec<SessionId>>,
+    pub lost: Mutex<Vec<WorkerId>>,
+    pub events: broadcast::Sender<PlacementEvent>,
+    pub survive: bool,
+}
+
+#[async_trait]
+impl Placement for Notes {
+    async fn ensure(&self, wanted: &Wanted) -> Result<(), PlacementError> {
+        if wanted.component.name == "impossible" {
+            return Err(PlacementError::Impossible("it never works".to_owned()));
+        }
+        self.wanted.lock().unwrap().push(wanted.clone());
+        Ok(())
+    }
+
+    fn lost(&self, worker_id: &WorkerId) {
+        self.lost.lock().unwrap().push(worker_id.clone());
+    }
+
+    async fn retire(&self, session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
+        self.retired.lock().unwrap().push(session_id.clone());
+        Ok(())
+    }
+
+    fn events(&self) -> broadcast::Receiver<PlacementEvent> {
+        self.events.subscribe()
+    }
+
+    fn workers_survive(&self) -> bool {
+        self.survive
+    }
+}
+
+/// Local workers serve any session; one that names a Sandbox serves the session of that name.
+struct TestBindings;
+
+#[async_trait]
+impl Bindings for TestBindings {
+    async fn bind(&self, _caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String> {
+        let Some(sandbox) = sandbox else { return Err("no sandbox".to_owned()) };
+        let worker_id = WorkerId::new(format!("{}/{}", sandbox.namespace, sandbox.name)).unwrap();
+        let serves = match sandbox.name.strip_prefix("of-") {
+            Some(session) => Serves::Session(SessionId::new(session).unwrap()),
+            None if sandbox.name == "foreign" => return Err("not yours".to_owned()),
+            None => Serves::Any,
+        };
+        Ok(Binding { worker_id, serves, component: Some(ComponentRef::agent("default", "helper")) })
+    }
+}
+
+/// Local tokens, and `operator`.
+struct TestAuth(LocalAuth);
+
+#[async_trait]
+impl Authenticate for TestAuth {
+    async fn authenticate(&self, token: &str) -> Result<Caller, Refused> {
+        if token == "operator" { Ok(Caller::Operator) } else { self.0.authenticate(token).await }
+    }
+}
+
+/// A running server.
+pub struct Rig {
+    pub service: Service,
+    pub store: Arc<dyn Store>,
+    pub notes: Arc<Notes>,
+    pub address: SocketAddr,
+    pub token: String,
+    pub catalog: Arc<FolderCatalog>,
+    pub folder: tempfile::TempDir,
+    stop: CancellationToken,
+}
+
+pub fn limits() -> Limits {
+    Limits {
+        agent_wait: Duration::from_millis(50),
+        reconnect_grace: Duration::from_millis(300),
+        sweep_every: Duration::from_millis(500),
+        obey_grace: Duration::from_millis(400),
+        unused_wait: Duration::from_millis(200),
+        ..Limits::default()
+    }
+}
+
+pub async fn rig() -> Rig {
+    rig_with(memory().await, limits()).await
+}
+
+pub async fn memory() -> Arc<dyn Store> {
+    let store: Arc<dyn Store> = Arc::new(SqliteStore::in_memory().unwrap());
+    store.migrate().await.unwrap();
+    store
+}
+
+pub async fn rig_with(store: Arc<dyn Store>, limits: Limits) -> Rig {
+    rig_of(MANIFESTS, store, limits).await
+}
+
+pub async fn rig_of(manifests: &str, store: Arc<dyn Store>, limits: Limits) -> Rig {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("all.yaml"), manifests).unwrap();
+    let catalog = FolderCatalog::open(folder.path(), "default").unwrap();
+    let policy = EgressPolicy { allow_private: true, ..EgressPolicy::default() };
+    let gateway = Arc::new(Gateway::new(policy, Arc::new(FolderSecrets(catalog.clone()))).unwrap());
+    let notes = Arc::new(Notes {
+        wanted: Mutex::default(),
+        retired: Mutex::default(),
+        lost: Mutex::default(),
+        events: broadcast::Sender::new(16),
+        survive: false,
+    });
+    let auth = LocalAuth::generate();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stop = CancellationToken::new();
+    let authentication = Authentication::LocalOnly { listen_host: "127.0.0.1".to_owned() };
+    let (service, state, _) = run::assemble(ServerParts {
+        store: store.clone(),
+        catalog: catalog.clone(),
+        placement: notes.clone(),
+        gateway,
+        authenticate: Arc::new(TestAuth(auth.clone())),
+        bindings: Arc::new(TestBindings),
+        limits,
+        default_namespace: "default".to_owned(),
+        user: UserSettings::new(authentication, stop.clone()),
+    });
+    service.start();
+    let shutdown = stop.clone().cancelled_owned();
+    tokio::spawn(async move { axum::serve(listener, worker::router(state)).with_graceful_shutdown(shutdown).await });
+    Rig { service, store, notes, address, token: auth.token(1), catalog, folder, stop }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.service.stopping().cancel();
+    }
+}
+
+pub fn principal() -> Principal {
+    Principal("key:test".to_owned())
+}
+
+pub fn submit(agent: &str, session: Option<&str>) -> Submit {
+    Submit {
+        session_id: session.map(|id| SessionId::new(id).unwrap()),
+        ..Submit::text(ComponentRef::agent("default", agent), principal(), "hello")
+    }
+}
+
+impl Rig {
+    pub async fn submit(&self, agent: &str, session: Option<&str>) -> Submitted {
+        self.service.submit(submit(agent, session)).await.unwrap()
+    }
+
+    pub async fn worker(&self, name: &str) -> Worker {
+        Worker::connect(self, name, "first", Vec::new()).await.unwrap()
+    }
+
+    /// Waits until the run has this status.
+    pub async fn status(&self, run_id: &RunId, status: RunStatus) {
+        let mut last = None;
+        let reached = async {
+            loop {
+                let run = self.service.run(run_id, None).await.unwrap();
+                if run.status == status {
+                    return;
+                }
+                last = Some(run.status);
+                tick().await;
+            }
+        };
+        let reached = tokio::time::timeout(PATIENCE, reached).await;
+        assert!(reached.is_ok(), "{status:?} was never reached, but {last:?}");
+    }
+
+    /// All frames of the run's stream, to its end.
+    pub async fn events(&self, run_id: &RunId, after: Option<u64>) -> Vec<(u64, String)> {
+        let stream = self.service.stream(run_id, after).collect::<Vec<_>>();
+        let chunks = tokio::time::timeout(PATIENCE, stream).await.expect("the stream ends");
+        chunks.iter().flat_map(|chunk| parse(&chunk.frames)).collect()
+    }
+}
+
+/// Waits until something is so.
+pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let wait = async {
+        while !so() {
+            tick().await;
+        }
+    };
+    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{what}");
+}
+
+async fn tick() {
+    let mut interval = tokio::time::interval(Duration::from_millis(5));
+    interval.tick().await;
+    interval.tick().await;
+}
+
+/// Ids and names of SSE frames.
+pub fn parse(frames: &str) -> Vec<(u64, String)> {
+    let frame = |frame: &str| {
+        let line = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned)).unwrap();
+        (line("id: ").parse().unwrap(), line("event: "))
+    };
+    frames.split_terminator("\n\n").map(frame).collect()
+}
+
+/// A worker under a test's control.
+pub struct Worker {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    pub worker_id: WorkerId,
+    inbox: Vec<ServerFrame>,
+}
+
+impl Worker {
+    pub async fn connect(rig: &Rig, name: &str, registration: &str, runs: Vec<HeldRun>) -> Result<Self, String> {
+        let mut request = format!("ws://{}{LINK_PATH}", rig.address).into_client_request().unwrap();
+        let bearer = format!("Bearer {}", rig.token).parse().unwrap();
+        request.headers_mut().insert(http::header::AUTHORIZATION, bearer);
+        let (socket, _) = tokio_tungstenite::connect_async(request).await.map_err(|error| error.to_string())?;
+        let sandbox = SandboxIdentity { namespace: "default".to_owned(), name: name.to_owned() };
+        let hello =
+            Hello { version: VERSION, registration: registration.to_owned(), sandbox: Some(sandbox), runs };
+        let mut worker = Self { socket, worker_id: WorkerId::new("none").unwrap(), inbox: Vec::new() };
+        worker.send(WorkerFrame::Hello(hello)).await;
+        match worker.next().await.ok_or("closed")? {
+            ServerFrame::Welcome { worker_id } => worker.worker_id = worker_id,
+            ServerFrame::Rejected { reason } => return Err(reason),
+            other => panic!("{other:?}"),
+        }
+        Ok(worker)
+    }
+
+    pub async fn send(&mut self, frame: WorkerFrame) {
+        let text = serde_json::to_string(&frame).unwrap();
+        self.socket.send(Message::Text(text.into())).await.unwrap();
+    }
+
+    /// The next frame that is no heartbeat; none when the connection has ended.
+    pub async fn next(&mut self) -> Option<ServerFrame> {
+        loop {
+            let message = tokio::time::timeout(PATIENCE, self.socket.next()).await.expect("a frame comes in time");
+            match message {
+                Some(Ok(Message::Text(text))) => match serde_json::from_str(&text).unwrap() {
+                    ServerFrame::Heartbeat {} => {}
+                    frame => return Some(frame),
+                },
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return None,
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// The first frame that fits; others wait.
+    pub async fn expect<T>(&mut self, what: &str, mut fits: impl FnMut(&ServerFrame) -> Option<T>) -> T {
+        if let Some(at) = self.inbox.iter().position(|frame| fits(frame).is_some()) {
+            return fits(&self.inbox.remove(at)).unwrap();
+        }
+        loop {
+            let Some(frame) = self.next().await else { panic!("the connection ended before {what}") };
+            match fits(&frame) {
+                Some(found) => return found,
+                None => self.inbox.push(frame),
+            }
+        }
+    }
+
+    pub async fn assignment(&mut self) -> Assignment {
+        self.expect("an assignment", |frame| match frame {
+            ServerFrame::Assign(assignment) => Some((**assignment).clone()),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Whether nothing has come that fits, after a round trip.
+    pub async fn has_none(&mut self, mut fits: impl FnMut(&ServerFrame) -> bool) -> bool {
+        let probe = RunId::new("probe").unwrap();
+        self.append(&probe, Epoch(1), 0, Vec::new()).await;
+        self.expect("the probe's answer", |frame| match frame {
+            ServerFrame::Fenced { run_id, .. } if *run_id == probe => Some(()),
+            _ => None,
+        })
+        .await;
+        !self.inbox.iter().any(&mut fits)
+    }
+
+    pub async fn append(&mut self, run_id: &RunId, epoch: Epoch, first_index: u64, entries: Vec<Entry>) {
+        let batch = Batch { run_id: run_id.clone(), epoch, first_index, entries };
+        self.send(WorkerFrame::Append(batch)).await;
+    }
+
+    /// Waits for the acknowledgement up to a number.
+    pub async fn acked(&mut self, run: &RunId, next: u64) {
+        self.expect("an acknowledgement", |frame| match frame {
+            ServerFrame::Ack { run_id, next_index, .. } if run_id == run && *next_index >= next => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    pub async fn fenced(&mut self, run: &RunId) {
+        self.expect("a fence", |frame| match frame {
+            ServerFrame::Fenced { run_id, .. } if run_id == run => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    /// Does the run: starts, says something, ends.
+    pub async fn finish(&mut self, assignment: &Assignment) {
+        let Assignment { run_id, epoch, progress, .. } = assignment;
+        let entries = vec![started(), event(RunEvent::text("hi")), completed("hi")];
+        self.append(run_id, *epoch, progress.next_index, entries).await;
+        self.acked(run_id, progress.next_index + 3).await;
+    }
+
+    /// Ends the connection without a farewell.
+    pub async fn vanish(self) {
+        let stream = self.socket.into_inner();
+        drop(stream);
+    }
+}
+
+pub fn held(assignment: &Assignment) -> HeldRun {
+    HeldRun { run_id: assignment.run_id.clone(), epoch: assignment.epoch }
+}
+
+pub fn event(event: RunEvent) -> Entry {
+    Entry { at_ms: 1, event: Some(event), record: None }
+}
+
+pub fn started() -> Entry {
+    event(RunEvent::RunStarted { model: "echo-1".to_owned(), model_provider: "Scripted".to_owned() })
+}
+
+pub fn completed(text: &str) -> Entry {
+    let (content, content_type) = (Value::String(text.to_owned()), "str".to_owned());
+    Entry {
+        at_ms: 2,
+        event: Some(RunEvent::RunCompleted {
+            content: content.clone(),
+            content_type: content_type.clone(),
+            metrics: None,
+        }),
+        record: Some(Record::Finished(RunEnd::Completed { content, content_type })),
+    }
+}
+
+pub fn cancelled() -> Entry {
+    let (content, reason) = (String::new(), "asked".to_owned());
+    Entry {
+        at_ms: 2,
+        event: Some(RunEvent::RunCancelled { content: content.clone(), reason: reason.clone() }),
+        record: Some(Record::Finished(RunEnd::Cancelled { content, reason })),
+    }
+}
+
+/// The status of a plain request to the worker port.
+pub async fn plain(rig: &Rig, request: &str) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = TcpStream::connect(rig.address).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = vec![0; 4096];
+    let read = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap();
+    String::from_utf8_lossy(&answer[..read]).into_owned()
+}
