@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use cadre_e2e::binaries::{MODULES, Module};
 use cadre_e2e::{cache, wait};
 
+use super::process;
 use super::progress::Progress;
 
 /// The oldest Go that the modules accept.
@@ -124,14 +125,14 @@ fn go_build(module: &Module, caches: &Caches, staged: &Path, log: &Path) -> Resu
     Ok(go)
 }
 
-/// Removes what was built from older sources of a module; programs that still run keep their files.
+/// Removes what was built from older sources of a module, unless it runs: the supervisor may have to start it again.
 fn remove_older(module: &Module, target: &Path) -> Result<()> {
     let parent = target.parent().context("no folder")?;
     for entry in fs::read_dir(parent)? {
         let entry = entry?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_older = is_build_of(module.name, &name) && entry.path() != target;
-        if is_older && entry.file_type()?.is_dir() {
+        if is_older && process::with_argument(&entry.path().display().to_string()).is_empty() {
             fs::remove_dir_all(entry.path())?;
         }
     }

@@ -109,8 +109,8 @@ fn remove_shared_traces(paths: &NodeLayout) {
 /// # Errors
 /// When the cluster isn't up.
 pub fn kill(layout: &Layout, node: Node) -> Result<()> {
-    let _lock = super::up::locked(layout)?;
     require_running(layout)?;
+    let _lock = super::up::locked(layout)?;
     let progress = Progress::start();
     // From now on the supervisor starts nothing of this node.
     File::create(layout.node(node).off())?;
@@ -124,8 +124,8 @@ pub fn kill(layout: &Layout, node: Node) -> Result<()> {
 /// # Errors
 /// When the cluster isn't up, or the node doesn't become Ready in time.
 pub fn restart(layout: &Layout, node: Node) -> Result<()> {
-    let _lock = super::up::locked(layout)?;
     require_running(layout)?;
+    let _lock = super::up::locked(layout)?;
     let progress = Progress::start();
     let hierarchies = Hierarchies::detect()?;
     File::create(layout.node(node).off())?;

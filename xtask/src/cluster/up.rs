@@ -36,14 +36,15 @@ pub fn run(layout: &Layout, egress: bool) -> Result<()> {
     fs::create_dir_all(layout.root()).with_context(|| format!("can't make {}", layout.root().display()))?;
     let _lock = locked(layout)?;
     if is_healthy(layout)? {
-        for node in NODES.into_iter().filter(|node| !layout.node(*node).off().exists()) {
-            node::wait_for_containerd(layout, node)?;
+        if egress && !has_egress(layout) {
+            add_egress(layout, &progress)?;
         }
+        check_nodes(layout, &progress)?;
         progress.say("the cluster is up");
         return announce(layout);
     }
     down::stop(layout, &progress)?;
-    start(layout, egress, &progress)?;
+    start(layout, egress || has_egress(layout), &progress)?;
     announce(layout)
 }
 
@@ -78,6 +79,35 @@ fn is_healthy(layout: &Layout) -> Result<bool> {
         Ok(ready)
     });
     Ok(healthy.is_ok())
+}
+
+/// Whether pods may reach the internet; once allowed, it stays so until `down`.
+fn has_egress(layout: &Layout) -> bool {
+    fs::read_to_string(layout.corefile()).is_ok_and(|text| text == files::corefile(layout, true))
+}
+
+fn add_egress(layout: &Layout, progress: &Progress) -> Result<()> {
+    host::connect(layout, true)?;
+    fs::write(layout.corefile(), files::corefile(layout, true))?;
+    // The supervisor starts it again, with the new file.
+    if let Some(coredns) = Process::in_file(&layout.pid_file("coredns")) {
+        coredns.end(Duration::from_secs(10))?;
+    }
+    progress.say("pods may reach the internet from now on");
+    Kubectl::new(layout)?.wait_for_first_pod()
+}
+
+/// Gives nodes the cluster's own images where a newer checkout brought others, and tells which nodes are off.
+fn check_nodes(layout: &Layout, progress: &Progress) -> Result<()> {
+    for node in NODES {
+        if layout.node(node).off().exists() {
+            let name = node.name();
+            progress.say(&format!("{name} is off: `cargo xtask cluster node restart {name}` starts it"));
+        } else {
+            node::wait_for_containerd(layout, node)?;
+        }
+    }
+    Ok(())
 }
 
 fn start(layout: &Layout, egress: bool, progress: &Progress) -> Result<()> {

@@ -7,7 +7,7 @@ use cadre_e2e::cache;
 use sha2::{Digest as _, Sha256};
 
 use crate::cluster::command::{command, output};
-use crate::oci::layer::{Layer, Owners};
+use crate::oci::layer::Layer;
 
 /// Where programs are found in it.
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -33,7 +33,7 @@ const DROPPED: [&str; 8] = [
 /// When `mmdebstrap` is missing or fails.
 pub fn layer() -> Result<Layer> {
     let mut layer = Layer::default();
-    layer.tree(&folder()?, Owners::Kept)?;
+    layer.tree(&folder()?)?;
     for path in DROPPED {
         layer.remove(path);
     }

@@ -17,15 +17,6 @@ pub struct Owner {
     pub gid: u64,
 }
 
-/// Who owns the entries of a copied tree.
-#[derive(Clone, Copy, Debug)]
-pub enum Owners {
-    /// The owners that the files have on this machine.
-    Kept,
-    /// One owner for all of them.
-    All(Owner),
-}
-
 #[derive(Clone, Debug)]
 enum Kind {
     Directory,
@@ -66,11 +57,6 @@ impl Layer {
         self.insert(path.as_ref(), mode, Kind::Copied(source.to_owned()));
     }
 
-    /// Adds a symbolic link.
-    pub fn symlink(&mut self, path: impl AsRef<Path>, target: impl Into<PathBuf>) {
-        self.insert(path.as_ref(), 0o777, Kind::Symlink(target.into()));
-    }
-
     /// Sets the owner of an entry that was added before; without effect on others.
     pub fn owner(&mut self, path: impl AsRef<Path>, owner: Owner) {
         if let Some(entry) = self.entries.get_mut(path.as_ref()) {
@@ -78,11 +64,11 @@ impl Layer {
         }
     }
 
-    /// Adds all that is below `root`, except devices, sockets and pipes, which no image needs.
+    /// Adds all that is below `root` with its owners, except devices, sockets and pipes, which no image needs.
     ///
     /// # Errors
     /// When a folder can't be read.
-    pub fn tree(&mut self, root: &Path, owners: Owners) -> Result<()> {
+    pub fn tree(&mut self, root: &Path) -> Result<()> {
         let mut folders = vec![root.to_owned()];
         while let Some(folder) = folders.pop() {
             for child in fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))? {
@@ -92,10 +78,7 @@ impl Layer {
                     folders.push(source.clone());
                 }
                 let Some(kind) = kind_of(&source, &metadata)? else { continue };
-                let owner = match owners {
-                    Owners::All(owner) => owner,
-                    Owners::Kept => Owner { uid: metadata.uid().into(), gid: metadata.gid().into() },
-                };
+                let owner = Owner { uid: metadata.uid().into(), gid: metadata.gid().into() };
                 let path = source.strip_prefix(root)?.to_owned();
                 self.entries.insert(path, Entry { mode: metadata.permissions().mode() & 0o7777, owner, kind });
             }
@@ -237,14 +220,15 @@ mod tests {
         std::os::unix::fs::symlink("f", folder.path().join("d/link")).unwrap();
         let pack = || {
             let mut layer = Layer::default();
-            layer.tree(folder.path(), Owners::All(Owner { uid: 7, gid: 8 })).unwrap();
+            layer.tree(folder.path()).unwrap();
             written(&layer)
         };
         let before = pack();
         fs::write(folder.path().join("d/f"), "text").unwrap();
         assert_eq!(before, pack());
+        let own = fs::metadata(folder.path()).unwrap();
         let owners: Vec<_> = listing(&before).into_iter().map(|(path, _, uid, gid)| (path, uid, gid)).collect();
-        assert_eq!(owners, ["d", "d/f", "d/link"].map(|path| (path.to_owned(), 7, 8)));
+        assert_eq!(owners, ["d", "d/f", "d/link"].map(|path| (path.to_owned(), own.uid().into(), own.gid().into())));
     }
 
     #[test]
