@@ -2,9 +2,13 @@
 //!
 //! This is the first thing that a newcomer compiles, so it depends on little.
 
+mod check;
 mod cluster;
 mod images;
 mod oci;
+mod quickstart;
+
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
@@ -21,15 +25,29 @@ enum Task {
     Cluster(cluster::Arguments),
     /// Make the images as OCI archives
     Images(images::Arguments),
+    /// Run every check and every test
+    Test(check::Arguments),
+    /// Bring everything up on this machine and show an agent's answer
+    Quickstart(quickstart::Arguments),
     /// Write the CRDs of the chart from the types
     Crds,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().task {
+fn main() -> ExitCode {
+    let result = match Arguments::parse().task {
         Task::Cluster(arguments) => cluster::run(arguments),
         Task::Images(arguments) => images::run(&arguments),
+        Task::Quickstart(arguments) => quickstart::run(&arguments),
+        Task::Test(arguments) => check::run(&arguments),
         Task::Crds => crds(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The messages say what to do; a backtrace would hide that.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -110,6 +110,49 @@ pub fn run(arguments: Arguments) -> Result<()> {
     }
 }
 
+/// Starts the cluster, or checks the user's own.
+///
+/// # Errors
+/// As `cluster up`.
+pub fn up() -> Result<()> {
+    run(Arguments { action: Action::Up { egress: true } })
+}
+
+/// Builds the cluster's programs, if they aren't there.
+///
+/// # Errors
+/// As `cluster build`.
+pub fn build() -> Result<()> {
+    run(Arguments { action: Action::Build { keep_cache: false } })
+}
+
+/// Loads archives into the cluster's nodes.
+///
+/// # Errors
+/// As `cluster load`.
+pub fn load(archives: &[PathBuf]) -> Result<()> {
+    run(Arguments { action: Action::Load { archives: archives.to_vec() } })
+}
+
+/// The kubeconfig of the cluster.
+///
+/// # Errors
+/// When there is no place for it.
+pub fn kubeconfig() -> Result<PathBuf> {
+    match current::Current::from_environment()? {
+        Some(current) => Ok(current.kubeconfig()),
+        None => Ok(Layout::in_cache()?.kubeconfig()),
+    }
+}
+
+/// The folder with kubectl and helm.
+///
+/// # Errors
+/// When there is no place for it.
+pub fn bin_folder() -> Result<PathBuf> {
+    Ok(Layout::in_cache()?.bin())
+}
+
 fn run_on_current(current: &current::Current, action: &Action) -> Result<()> {
     match action {
         Action::Up { .. } | Action::Status => current.check(),

@@ -19,11 +19,11 @@ impl Programs {
     }
 }
 
-/// Builds the programs of these images.
+/// Builds the programs of these images, and the CLI if asked to: what they share is compiled once.
 ///
 /// # Errors
 /// When cargo fails: its messages are on standard error.
-pub fn programs(images: &[Image]) -> Result<Programs> {
+pub fn programs(images: &[Image], cli: bool) -> Result<Programs> {
     let target = host()?;
     let root = workspace();
     let mut cargo = command("cargo");
@@ -32,6 +32,9 @@ pub fn programs(images: &[Image]) -> Result<Programs> {
         if images.iter().any(|image| image.program() == program) {
             cargo.args(["--bin", program]);
         }
+    }
+    if cli {
+        cargo.args(["--bin", "kubectl-cadre"]);
     }
     cargo.env("RUSTFLAGS", flags(&root)).env("CARGO_INCREMENTAL", "0");
     ensure!(cargo.status().context("can't start cargo")?.success(), "cargo could not build the programs");

@@ -42,6 +42,16 @@ impl Image {
         }
     }
 
+    /// Its key below `images` in the chart's values.
+    pub fn chart_key(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::ApiServer => "apiServer",
+            Self::Agent => "agent",
+            Self::Sandbox => "sandbox",
+        }
+    }
+
     /// The program that it runs.
     pub fn program(self) -> &'static str {
         match self {

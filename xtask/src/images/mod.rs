@@ -34,8 +34,20 @@ pub struct Arguments {
 
 /// A finished archive.
 struct Finished {
+    image: contents::Image,
+    archive: PathBuf,
     name: String,
     bytes: u64,
+}
+
+/// All that an installation needs.
+pub struct Made {
+    /// Archives of the images.
+    pub archives: Vec<PathBuf>,
+    /// Name of each image, by its key in the chart's values.
+    pub names: Vec<(&'static str, String)>,
+    /// The CLI's program.
+    pub cli: PathBuf,
 }
 
 /// Makes the images, and prints their names and sizes.
@@ -43,25 +55,47 @@ struct Finished {
 /// # Errors
 /// When a build fails or a tool is missing: with its message.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let progress = Progress::start();
     let wanted = wanted(&arguments.only)?;
     let out = arguments.out.clone().map_or_else(default_folder, Ok)?;
-    std::fs::create_dir_all(&out).with_context(|| format!("can't make {}", out.display()))?;
-    progress.say("building static programs (release)");
-    let programs = build::programs(&wanted)?;
+    let programs = build::programs(&wanted, false)?;
+    archives(&programs, &wanted, &out, &arguments.repository)?;
+    Ok(())
+}
+
+/// Makes all images and the CLI, in one build.
+///
+/// # Errors
+/// As [`run`].
+pub fn make() -> Result<Made> {
+    let wanted = contents::Image::ALL;
+    let programs = build::programs(&wanted, true)?;
+    let finished = archives(&programs, &wanted, &default_folder()?, REPOSITORY)?;
+    Ok(Made {
+        archives: finished.iter().map(|image| image.archive.clone()).collect(),
+        names: finished.iter().map(|image| (image.image.chart_key(), image.name.clone())).collect(),
+        cli: programs.path("kubectl-cadre"),
+    })
+}
+
+fn archives(
+    programs: &build::Programs,
+    wanted: &[contents::Image],
+    out: &Path,
+    repository: &str,
+) -> Result<Vec<Finished>> {
+    let progress = Progress::start();
+    std::fs::create_dir_all(out).with_context(|| format!("can't make {}", out.display()))?;
     let mut finished = Vec::new();
     for image in wanted {
-        if image == contents::Image::Sandbox {
+        if *image == contents::Image::Sandbox {
             progress.say("making the sandbox's root file system");
         }
-        let (config, layers) = image.contents(&programs)?;
-        finished.push(write(&out, image, &arguments.repository, &config, &layers)?);
-        progress.say(&format!("{} is written", image.name()));
-    }
-    for image in &finished {
+        let (config, layers) = image.contents(programs)?;
+        let image = write(out, *image, repository, &config, &layers)?;
         progress.say(&format!("{:<48} {:>6.1} MB", image.name, image.bytes as f64 / 1e6));
+        finished.push(image);
     }
-    Ok(())
+    Ok(finished)
 }
 
 /// Where archives go when nothing else is said.
@@ -96,6 +130,6 @@ fn write(
     let name = format!("{repository}/{}:{tag}", image.name());
     write_archive(&path, &[version, name.clone()], config, layers)?;
     std::fs::remove_file(&staged)?;
-    std::fs::write(out.join(format!("{}.name", image.name())), &name)?;
-    Ok(Finished { name, bytes: std::fs::metadata(&path)?.len() })
+    let bytes = std::fs::metadata(&path)?.len();
+    Ok(Finished { image, archive: path, name, bytes })
 }
