@@ -240,6 +240,11 @@ pub trait Db {
     /// Runs a statement; answers the number of rows that changed.
     fn execute(&mut self, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError>;
 
+    /// Runs a statement whose outcome only matters if it fails. Its error may come with a later statement of the operation.
+    fn write(&mut self, sql: &str, values: &[Val<'_>]) -> Result<(), DbError> {
+        self.execute(sql, values).map(drop)
+    }
+
     /// Runs statements of a migration.
     fn script(&mut self, sql: &str) -> Result<(), DbError>;
 

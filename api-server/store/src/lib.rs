@@ -5,12 +5,14 @@
 //! at the same time share one commit. Must not know HTTP, Kubernetes or a model provider.
 //!
 //! From the outside in: [`traits`] and [`rows`] are what callers see; `engine` brings operations to a database and
-//! groups them; `ops` are the operations, written once; [`sqlite`] is a database.
+//! groups them; `ops` are the operations, written once; [`sqlite`] and [`postgres`] are
+//! databases.
 
 mod db;
 mod engine;
 pub mod error;
 mod ops;
+pub mod postgres;
 pub mod rows;
 pub mod sqlite;
 pub mod traits;

@@ -27,6 +27,10 @@ pub trait Connection: Db + Send + 'static {
     fn undo(&mut self) -> Result<(), DbError>;
     /// Whether the transaction is gone although nobody ended it.
     fn is_lost(&self) -> bool;
+    /// Whether the other side has closed the connection.
+    fn is_closed(&self) -> bool {
+        false
+    }
     /// Whether the connection must be kept after an error, because the data live in it.
     fn is_only_copy(&self) -> bool {
         false

@@ -38,18 +38,30 @@ impl<D: Driver> Readers<D> {
     }
 
     fn read_now<T>(&self, op: impl FnOnce(&mut dyn Db) -> Result<T, DbError>) -> Result<T, DbError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut connection = match idle {
-            Some(connection) => connection,
-            None => self.driver.connect(Purpose::Read)?,
-        };
-        connection.begin()?;
+        let mut connection = self.begun()?;
         let value = op(&mut connection);
         connection.rollback();
         if !matches!(value, Err(DbError::Unavailable(_))) && !self.permits.is_closed() {
             self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         }
         value
+    }
+
+    /// A connection with a snapshot. Those that were closed while they were idle are dropped.
+    fn begun(&self) -> Result<D::Connection, DbError> {
+        loop {
+            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let is_new = idle.is_none();
+            let mut connection = match idle {
+                Some(connection) => connection,
+                None => self.driver.connect(Purpose::Read)?,
+            };
+            match connection.begin() {
+                Ok(()) => return Ok(connection),
+                Err(error) if is_new || !connection.is_closed() => return Err(error),
+                Err(_) => {}
+            }
+        }
     }
 
     /// Answers nothing more.

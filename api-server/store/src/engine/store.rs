@@ -1,6 +1,7 @@
 //! The traits on top of writers and readers: leases, sessions, blobs, schema.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use cadre_protocol::ids::{BlobDigest, Epoch, RunId, SessionId, WorkerId};
@@ -15,10 +16,15 @@ use crate::ops::{blobs, leases, queries, schema, sessions};
 use crate::rows::{BlobKey, BlobRange, Lease, Principal, SessionRow};
 use crate::traits::{Blobs, Leases, Schema, Sessions};
 
+/// Most runs whose session is remembered.
+const MAX_ORDERS: usize = 65_536;
+
 /// The record in a database of one kind.
 pub struct SqlStore<D: Driver> {
     writers: Vec<Arc<Writer>>,
     readers: Option<Arc<Readers<D>>>,
+    /// Numbers of runs' sessions, where there is more than one writer.
+    orders: Mutex<HashMap<RunId, u64>>,
     pub(crate) snapshots: Arc<Snapshots>,
 }
 
@@ -35,7 +41,7 @@ impl<D: Driver> SqlStore<D> {
             0 => None,
             count => Some(Arc::new(Readers::new(driver, count))),
         };
-        Ok(Self { writers, readers, snapshots: Arc::default() })
+        Ok(Self { writers, readers, orders: Mutex::default(), snapshots: Arc::default() })
     }
 
     /// The writer of a session's operations.
@@ -60,9 +66,27 @@ impl<D: Driver> SqlStore<D> {
         if self.writers.len() == 1 {
             return Ok(0);
         }
-        let run_id = run_id.clone();
-        let session_id = self.read(move |db| queries::session_of(db, &run_id)).await?;
-        Ok(session_id.as_ref().map(order).unwrap_or_default())
+        let known = self.orders.lock().unwrap_or_else(PoisonError::into_inner).get(run_id).copied();
+        if let Some(order) = known {
+            return Ok(order);
+        }
+        let wanted = run_id.clone();
+        let session_id = self.read(move |db| queries::session_of(db, &wanted)).await?;
+        let Some(session_id) = session_id else { return Ok(0) };
+        self.remember_order(run_id, &session_id);
+        Ok(order(&session_id))
+    }
+
+    /// Keeps a run's number, so that it need not be looked up.
+    pub(crate) fn remember_order(&self, run_id: &RunId, session_id: &SessionId) {
+        if self.writers.len() == 1 {
+            return;
+        }
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if orders.len() >= MAX_ORDERS {
+            orders.clear();
+        }
+        orders.insert(run_id.clone(), order(session_id));
     }
 
     /// Reads in one snapshot.

@@ -20,10 +20,12 @@ use crate::traits::Runs;
 impl<D: Driver> Runs for SqlStore<D> {
     async fn accept(&self, run: NewRun) -> Result<AcceptOutcome, StoreError> {
         let (session_id, revision, agent) = (run.session_id.clone(), run.revision.clone(), Arc::clone(&run.agent));
+        let run_id = run.run_id.clone();
         let prepared = Accept::prepare(run, &self.snapshots)?;
         let outcome = self.write(&session_id, move |db| accept::accept(db, &prepared)).await?;
         if matches!(outcome, AcceptOutcome::Accepted { .. }) {
             self.snapshots.remember(&revision, &agent);
+            self.remember_order(&run_id, &session_id);
         }
         Ok(outcome)
     }

@@ -198,11 +198,16 @@ impl<D: Driver> Worker<D> {
 
     /// One transaction. An error means that nothing of it was written.
     fn commit(&mut self, group: &mut [Box<dyn Job>]) -> Result<Vec<Result<(), DbError>>, DbError> {
-        let mut connection = match self.connection.take() {
+        let mut connection = match self.connection.take().filter(|connection| !connection.is_closed()) {
             Some(connection) => connection,
             None => self.driver.connect(Purpose::Write)?,
         };
-        let result = transaction(&mut connection, group);
+        let mut begun = connection.begin();
+        if begun.is_err() && connection.is_closed() {
+            connection = self.driver.connect(Purpose::Write)?;
+            begun = connection.begin();
+        }
+        let result = begun.and_then(|()| transaction(&mut connection, group));
         if result.is_err() {
             connection.rollback();
         }
@@ -219,7 +224,6 @@ fn transaction<C: Connection>(
     connection: &mut C,
     group: &mut [Box<dyn Job>],
 ) -> Result<Vec<Result<(), DbError>>, DbError> {
-    connection.begin()?;
     let is_single = group.len() == 1;
     let mut outcomes = Vec::with_capacity(group.len());
     for job in group {

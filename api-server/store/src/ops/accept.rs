@@ -196,12 +196,12 @@ fn write_session(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Map<Str
         let (title, text) = (title(&run.input.text), serde_json::to_string(&state)?);
         let values =
             vals![session_id, kind, namespace, name, &run.principal.0, run.user_id.as_ref(), &title, &text, run.at_ms];
-        db.execute(INSERT_SESSION, values)?;
+        db.write(INSERT_SESSION, values)?;
         return Ok(state);
     }
-    db.execute(ADVANCE_SESSION, vals![session_id, run.at_ms])?;
+    db.write(ADVANCE_SESSION, vals![session_id, run.at_ms])?;
     if !run.session_state.is_empty() {
-        db.execute(SET_STATE, vals![session_id, &serde_json::to_string(&state)?])?;
+        db.write(SET_STATE, vals![session_id, &serde_json::to_string(&state)?])?;
     }
     Ok(state)
 }
@@ -239,7 +239,7 @@ fn insert_run(db: &mut dyn Db, accept: &Accept, seq: u64, epoch: Option<Epoch>) 
         &accept.metadata,
         &accept.input
     ];
-    db.execute(INSERT_RUN, values).map(drop)
+    db.write(INSERT_RUN, values)
 }
 
 fn status(epoch: Option<Epoch>) -> RunStatus {
@@ -261,7 +261,7 @@ fn insert_key(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<(),
         run.session_id.as_str(),
         run.at_ms
     ];
-    db.execute(INSERT_KEY, values).map(drop)
+    db.write(INSERT_KEY, values)
 }
 
 fn row(run: &NewRun, epoch: Option<Epoch>) -> RunRow {

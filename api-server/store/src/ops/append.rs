@@ -97,7 +97,7 @@ pub fn end_of_journal(db: &mut dyn Db, run_id: &RunId) -> Result<End, DbError> {
 /// Stores consecutive events.
 pub fn insert_chunk(db: &mut dyn Db, run_id: &RunId, chunk: &EventChunk, run_bytes: u64) -> Result<(), DbError> {
     let values = vals![run_id.as_str(), chunk.first_index, chunk.next_index, run_bytes, &*chunk.frames];
-    db.execute(INSERT_CHUNK, values).map(drop)
+    db.write(INSERT_CHUNK, values)
 }
 
 /// Appends a batch.
@@ -192,11 +192,11 @@ fn write_fact(
     match &entry.fact {
         Fact::None => {}
         Fact::Message { role, body } => {
-            db.execute(INSERT_MESSAGE, vals![run_id, entry.index, session_id, *role, body])?;
+            db.write(INSERT_MESSAGE, vals![run_id, entry.index, session_id, *role, body])?;
         }
         Fact::ToolStarted { call_id, tool_name, body, idempotent } => {
             let values = vals![run_id, call_id, entry.index, session_id, live.seq, *idempotent, tool_name, body];
-            db.execute(TOOL_STARTED, values)?;
+            db.write(TOOL_STARTED, values)?;
         }
         Fact::ToolFinished { call_id, tool_name, body, effect, unknown_outcome } => {
             let values = vals![
@@ -210,7 +210,7 @@ fn write_fact(
                 effect.as_ref(),
                 body
             ];
-            db.execute(TOOL_FINISHED, values)?;
+            db.write(TOOL_FINISHED, values)?;
         }
         Fact::Finished(end) => {
             let metrics = metrics.cloned().unwrap_or_default();

@@ -28,7 +28,7 @@ pub fn put(
         return Ok(());
     }
     for (number, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
-        db.execute(INSERT_CHUNK, vals![session_id, digest, number, chunk])?;
+        db.write(INSERT_CHUNK, vals![session_id, digest, number, chunk])?;
     }
     Ok(())
 }

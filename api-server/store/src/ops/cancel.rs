@@ -38,7 +38,7 @@ pub fn cancel(
             Ok(CancelOutcome::Ended { chunk: Some(chunk), next: ended.next })
         }
         RunStatus::Running => {
-            db.execute(REQUEST, vals![run_id.as_str()])?;
+            db.write(REQUEST, vals![run_id.as_str()])?;
             Ok(CancelOutcome::Requested { session_id: live.session_id, epoch: live.epoch })
         }
         ended => Ok(CancelOutcome::AlreadyEnded(ended)),

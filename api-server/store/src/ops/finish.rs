@@ -35,8 +35,8 @@ pub fn finish(
         &metrics,
         stage
     ];
-    db.execute(FINISH, values)?;
-    db.execute(TOUCH, vals![live.session_id.as_str(), at_ms])?;
+    db.write(FINISH, values)?;
+    db.write(TOUCH, vals![live.session_id.as_str(), at_ms])?;
     Ok(EndedRun { status: outcome.status, next: next(db, &live.session_id, live.seq)? })
 }
 

@@ -34,7 +34,7 @@ pub fn acquire(
 
 /// Takes the session from whoever has it.
 pub fn fence(db: &mut dyn Db, session_id: &SessionId, at_ms: u64) -> Result<(), DbError> {
-    db.execute(FENCE, vals![session_id.as_str(), at_ms]).map(drop)
+    db.write(FENCE, vals![session_id.as_str(), at_ms])
 }
 
 /// The session's lease, unless it was released.
@@ -51,5 +51,5 @@ pub fn is_current(db: &mut dyn Db, session_id: &SessionId, wanted: &Lease) -> Re
 /// Releases the lease if it is still this one.
 pub fn release(db: &mut dyn Db, session_id: &SessionId, lease: &Lease) -> Result<(), DbError> {
     let values = vals![session_id.as_str(), lease.worker_id.as_str(), &lease.registration, lease.epoch.0];
-    db.execute(RELEASE, values).map(drop)
+    db.write(RELEASE, values)
 }

@@ -39,7 +39,7 @@ pub fn insert(db: &mut dyn Db, call: &ModelCallRow) -> Result<(), DbError> {
         reply.duration_ms,
         *at_ms
     ];
-    db.execute(INSERT, values).map(drop)
+    db.write(INSERT, values)
 }
 
 fn finish_text(finish: FinishReason) -> &'static str {

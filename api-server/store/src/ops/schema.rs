@@ -32,6 +32,6 @@ pub fn migrate_one(db: &mut dyn Db, at_ms: u64) -> Result<bool, DbError> {
     let Some(script) = next else { return Ok(false) };
     db.script(TABLE)?;
     db.script(script)?;
-    db.execute(INSERT, vals![found + 1, at_ms])?;
+    db.write(INSERT, vals![found + 1, at_ms])?;
     Ok(true)
 }

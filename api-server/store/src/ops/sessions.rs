@@ -64,7 +64,7 @@ pub fn sessions(
 
 /// Sets the name.
 pub fn rename(db: &mut dyn Db, session_id: &SessionId, name: &str, at_ms: u64) -> Result<Option<SessionRow>, DbError> {
-    db.execute(RENAME, vals![session_id.as_str(), name, at_ms])?;
+    db.write(RENAME, vals![session_id.as_str(), name, at_ms])?;
     session(db, session_id)
 }
 
@@ -76,7 +76,7 @@ pub fn delete(db: &mut dyn Db, session_id: &SessionId) -> Result<bool, DbError> 
         return Ok(false);
     }
     for statement in DELETE {
-        db.execute(statement, vals![id])?;
+        db.write(statement, vals![id])?;
     }
     Ok(true)
 }

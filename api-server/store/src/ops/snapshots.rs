@@ -60,5 +60,5 @@ pub fn insert(
 ) -> Result<(), DbError> {
     let component = &agent.component;
     let values = vals![revision.as_str(), component.kind.as_str(), &component.namespace, &component.name, json, at_ms];
-    db.execute(INSERT, values).map(drop)
+    db.write(INSERT, values)
 }

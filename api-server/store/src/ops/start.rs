@@ -46,7 +46,7 @@ pub fn start(
     }
     let first = run.status == RunStatus::Pending || epoch != lease.epoch.0;
     if first {
-        db.execute(START, vals![run_id.as_str(), lease.epoch.0, at_ms])?;
+        db.write(START, vals![run_id.as_str(), lease.epoch.0, at_ms])?;
         run.attempt += 1;
         run.status = RunStatus::Running;
         run.started_at_ms = run.started_at_ms.or(Some(at_ms));

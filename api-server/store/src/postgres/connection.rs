@@ -1,0 +1,277 @@
+//! A connection with a small runtime of its own, so that operations can be written without `async`.
+
+use std::collections::HashMap;
+
+use tokio::runtime::Runtime;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+use crate::db::{Db, DbError, Row, Val};
+use crate::engine::driver::{Connection, Purpose};
+use crate::postgres::MIGRATIONS;
+use crate::postgres::values::{self, Owned};
+
+/// Generic plans are made while tables are empty and would stay bad: rows are found by index, always.
+const SETTINGS: &str = "set enable_seqscan = off; set enable_hashjoin = off; set enable_mergejoin = off; \
+     set enable_bitmapscan = off; set jit = off; set lock_timeout = '5s'; set statement_timeout = '30s'; \
+     set idle_in_transaction_session_timeout = '60s'";
+const SAVEPOINT: &str = "savepoint op;";
+const LOCK_SESSION: &str = "select 1 from sessions where session_id = ?1 for update";
+const LOCK_RUN: &str = "select 1 from runs where run_id = ?1 for update";
+/// Any number, as long as nothing else in the database uses it.
+const LOCK_SCHEMA: &str = "select pg_advisory_xact_lock(7271826354)";
+
+/// Statements that travel together.
+const MAX_PENDING: usize = 16;
+
+/// A connection for reads or writes.
+pub struct PostgresConnection {
+    /// None only while it is dropped.
+    runtime: Option<Runtime>,
+    client: Client,
+    statements: HashMap<String, Statement>,
+    begin: &'static str,
+    /// Control statements that go out before the next one.
+    prefix: String,
+    /// Statements whose answer nobody needs, but for their errors.
+    pending: Vec<(Statement, Vec<Owned>)>,
+}
+
+impl PostgresConnection {
+    /// Connects.
+    pub fn open(config: &Config, purpose: Purpose) -> Result<Self, DbError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| DbError::Unavailable(error.to_string()))?;
+        let client = runtime.block_on(async {
+            let (client, connection) = config.connect(NoTls).await?;
+            tokio::task::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::warn!(%error, "a database connection has ended");
+                }
+            });
+            client.batch_execute(SETTINGS).await?;
+            Ok::<_, tokio_postgres::Error>(client)
+        });
+        let begin = match purpose {
+            Purpose::Write => "begin;",
+            Purpose::Read => "begin isolation level repeatable read read only;",
+        };
+        Ok(Self {
+            client: client?,
+            runtime: Some(runtime),
+            statements: HashMap::new(),
+            begin,
+            prefix: String::new(),
+            pending: Vec::new(),
+        })
+    }
+
+    fn runtime(&self) -> Result<&Runtime, DbError> {
+        self.runtime.as_ref().ok_or_else(|| DbError::Unavailable("the connection is closed".into()))
+    }
+
+    fn prepare(&mut self, sql: &str) -> Result<Statement, DbError> {
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = self.runtime()?.block_on(self.client.prepare(&sql.replace('?', "$")))?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Sends what waits, and one more statement, without waiting in between.
+    fn send(&mut self, last: Option<(Statement, Vec<Owned>)>) -> Result<Vec<tokio_postgres::Row>, DbError> {
+        let (prefix, pending) = (std::mem::take(&mut self.prefix), std::mem::take(&mut self.pending));
+        if prefix.is_empty() && pending.is_empty() && last.is_none() {
+            return Ok(Vec::new());
+        }
+        let client = &self.client;
+        let control = async { if prefix.is_empty() { Ok(()) } else { client.batch_execute(&prefix).await } };
+        let writes = futures::future::join_all(
+            pending
+                .iter()
+                .map(|(statement, values)| async move { client.execute(statement, &parameters(values)).await }),
+        );
+        let rows = async {
+            match &last {
+                Some((statement, values)) => client.query(statement, &parameters(values)).await,
+                None => Ok(Vec::new()),
+            }
+        };
+        // Polled in this order, so sent in this order.
+        let (control, writes, rows) =
+            self.runtime()?.block_on(async { futures::future::join3(control, writes, rows).await });
+        control?;
+        for written in writes {
+            written?;
+        }
+        Ok(rows?)
+    }
+
+    fn control(&mut self, sql: &str) -> Result<(), DbError> {
+        self.send(None)?;
+        Ok(self.runtime()?.block_on(self.client.batch_execute(sql))?)
+    }
+}
+
+impl Drop for PostgresConnection {
+    fn drop(&mut self) {
+        // May happen on a thread that must not wait.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn owned(values: &[Val<'_>]) -> Vec<Owned> {
+    values.iter().map(Owned::from).collect()
+}
+
+fn parameters(values: &[Owned]) -> Vec<&(dyn ToSql + Sync)> {
+    values.iter().map(|value| value as &(dyn ToSql + Sync)).collect()
+}
+
+impl From<tokio_postgres::Error> for DbError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        let Some(database) = error.as_db_error() else {
+            return Self::Unavailable(error.to_string());
+        };
+        let (state, message) = (database.code(), format!("{}: {}", database.code().code(), database.message()));
+        match state {
+            &SqlState::UNIQUE_VIOLATION | &SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED => {
+                Self::Conflict(message)
+            }
+            &SqlState::LOCK_NOT_AVAILABLE | &SqlState::READ_ONLY_SQL_TRANSACTION => Self::Unavailable(message),
+            // Connection, authorization, resources, operator intervention, system error.
+            state if ["08", "28", "53", "57", "58"].iter().any(|class| state.code().starts_with(class)) => {
+                Self::Unavailable(message)
+            }
+            _ => Self::Corrupt(message),
+        }
+    }
+}
+
+impl Db for PostgresConnection {
+    fn query(&mut self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, DbError> {
+        let statement = self.prepare(sql)?;
+        self.send(Some((statement, owned(values))))?.iter().map(values::row).collect()
+    }
+
+    fn execute(&mut self, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError> {
+        let statement = self.prepare(sql)?;
+        self.send(None)?;
+        let values = owned(values);
+        Ok(self.runtime()?.block_on(self.client.execute(&statement, &parameters(&values)))?)
+    }
+
+    fn write(&mut self, sql: &str, values: &[Val<'_>]) -> Result<(), DbError> {
+        let statement = self.prepare(sql)?;
+        self.pending.push((statement, owned(values)));
+        if self.pending.len() < MAX_PENDING {
+            return Ok(());
+        }
+        self.send(None).map(drop)
+    }
+
+    fn script(&mut self, sql: &str) -> Result<(), DbError> {
+        self.control(sql)
+    }
+
+    fn schema_version(&mut self) -> Result<i64, DbError> {
+        let table = "select 1 from pg_tables where schemaname = current_schema() and tablename = 'schema_versions'";
+        if self.first(table, &[])?.is_none() {
+            return Ok(0);
+        }
+        let newest = self.first("select coalesce(max(version), 0) from schema_versions", &[])?;
+        newest.map_or(Ok(0), |mut row| row.int())
+    }
+
+    fn migrations(&self) -> &'static [&'static str] {
+        MIGRATIONS
+    }
+
+    fn lock_schema(&mut self) -> Result<(), DbError> {
+        self.write(LOCK_SCHEMA, &[])
+    }
+
+    fn lock_session(&mut self, session_id: &str) -> Result<(), DbError> {
+        self.write(LOCK_SESSION, &[Val::Text(session_id)])
+    }
+
+    fn lock_run(&mut self, run_id: &str) -> Result<(), DbError> {
+        self.write(LOCK_RUN, &[Val::Text(run_id)])
+    }
+}
+
+impl Connection for PostgresConnection {
+    fn begin(&mut self) -> Result<(), DbError> {
+        // Lets the connection see that it was closed meanwhile.
+        self.runtime()?.block_on(async {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        });
+        if self.client.is_closed() {
+            return Err(DbError::Unavailable("the database has closed the connection".into()));
+        }
+        self.pending.clear();
+        self.begin.clone_into(&mut self.prefix);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), DbError> {
+        // Writes are answered first: after a failed one, a commit would quietly be a rollback.
+        if !self.pending.is_empty() {
+            self.send(None)?;
+        }
+        self.prefix.push_str("commit");
+        self.send(None).map(drop)
+    }
+
+    fn rollback(&mut self) {
+        self.pending.clear();
+        let was_sent = !self.prefix.starts_with(self.begin);
+        self.prefix.clear();
+        if was_sent && let Err(error) = self.control("rollback") {
+            tracing::debug!(%error, "a transaction could not be rolled back");
+        }
+    }
+
+    fn savepoint(&mut self) -> Result<(), DbError> {
+        self.prefix.push_str(SAVEPOINT);
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<(), DbError> {
+        if !self.pending.is_empty() {
+            self.send(None)?;
+        }
+        if self.prefix.ends_with(SAVEPOINT) {
+            self.prefix.truncate(self.prefix.len() - SAVEPOINT.len());
+        } else {
+            // Not `release savepoint`, which would end like a savepoint.
+            self.prefix.push_str("release op;");
+        }
+        Ok(())
+    }
+
+    fn undo(&mut self) -> Result<(), DbError> {
+        self.pending.clear();
+        if self.prefix.ends_with(SAVEPOINT) {
+            self.prefix.truncate(self.prefix.len() - SAVEPOINT.len());
+            return Ok(());
+        }
+        self.control("rollback to savepoint op; release savepoint op")
+    }
+
+    fn is_lost(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+}

@@ -1,0 +1,94 @@
+//! PostgreSQL: many replicas on one database.
+//!
+//! Two writers a replica, sessions spread over them, each with group commit. Statements that need no answer travel with
+//! the next that does. Rows that replicas could fight over are locked first, in one order. Must not know what the rows
+//! mean.
+
+mod connection;
+mod values;
+
+use std::time::Duration;
+
+use tokio_postgres::config::SslMode;
+
+use crate::db::DbError;
+use crate::engine::driver::{Driver, Purpose};
+use crate::engine::store::SqlStore;
+use crate::error::StoreError;
+use crate::postgres::connection::PostgresConnection;
+
+/// Migrations, oldest first. Numbers and names are those of SQLite's.
+const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_initial.sql")];
+
+/// How to connect.
+#[derive(Debug, Clone)]
+pub struct PostgresOptions {
+    /// `postgres://user:password@host/database` or `host=… user=…`. Connections are not encrypted: `sslmode=require` is
+    /// refused.
+    pub url: String,
+    /// Writers. More than two make commits smaller, not faster.
+    pub writers: usize,
+    /// Connections for reads.
+    pub readers: usize,
+    /// How long to wait for a connection.
+    pub connect_timeout: Duration,
+}
+
+impl PostgresOptions {
+    /// Defaults for a database.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), writers: 2, readers: 4, connect_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// The record in PostgreSQL.
+pub type PostgresStore = SqlStore<Postgres>;
+
+impl PostgresStore {
+    /// Connects. The schema is not touched: see [`crate::traits::Schema`]. Blocks: async callers use a blocking thread.
+    ///
+    /// # Errors
+    /// When the URL is wrong or the database does not answer.
+    pub fn open(options: &PostgresOptions) -> Result<Self, StoreError> {
+        Self::start(Postgres::new(options)?)
+    }
+}
+
+/// Makes PostgreSQL connections.
+pub struct Postgres {
+    config: tokio_postgres::Config,
+    writers: usize,
+    readers: usize,
+}
+
+impl Postgres {
+    fn new(options: &PostgresOptions) -> Result<Self, StoreError> {
+        let mut config: tokio_postgres::Config =
+            options.url.parse().map_err(|_| StoreError::Unavailable("the database's URL can't be read".into()))?;
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(StoreError::Unavailable("encrypted connections are not supported".into()));
+        }
+        config.connect_timeout(options.connect_timeout);
+        if config.get_application_name().is_none() {
+            config.application_name("cadre");
+        }
+        Ok(Self { config, writers: options.writers.max(1), readers: options.readers.max(1) })
+    }
+}
+
+impl Driver for Postgres {
+    type Connection = PostgresConnection;
+
+    fn connect(&self, purpose: Purpose) -> Result<PostgresConnection, DbError> {
+        PostgresConnection::open(&self.config, purpose)
+    }
+
+    fn writers(&self) -> usize {
+        self.writers
+    }
+
+    fn readers(&self) -> usize {
+        self.readers
+    }
+}
