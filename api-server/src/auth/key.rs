@@ -53,7 +53,6 @@ impl SecurityKey {
         }
         Ok(Self { sha256: Sha256::digest(key.as_bytes()).into(), holder })
     }
-
 }
 
 /// Whose key a token is. Hashing first makes the time independent of length and of common beginnings; all keys are

@@ -64,6 +64,8 @@ fn protected() -> OpenApiRouter<UserState> {
     OpenApiRouter::new()
         .routes(routes!(runs::create::create))
         .layer(DefaultBodyLimit::max(MAX_UPLOAD_BYTES))
+        .routes(routes!(runs::all::all))
+        .routes(routes!(runs::all::find))
         .routes(routes!(runs::list::list))
         .routes(routes!(runs::get::get))
         .routes(routes!(runs::cancel::cancel))

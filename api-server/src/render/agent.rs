@@ -122,19 +122,14 @@ pub fn summary(agent: &CatalogAgent) -> AgentSummary {
         name: agent.display_name.clone(),
         description: agent.description.clone(),
         db_id: DB_ID.to_owned(),
-        model: snapshot
-            .map(|s| ModelSummary { id: s.model.model_id.clone(), provider: s.model.provider.clone() }),
+        model: snapshot.map(|s| ModelSummary { id: s.model.model_id.clone(), provider: s.model.provider.clone() }),
         sandboxed: snapshot.is_some_and(|s| s.needs_sandbox()),
     }
 }
 
 fn model(snapshot: &AgentSnapshot) -> ModelResponse {
     let binding = &snapshot.model;
-    ModelResponse {
-        name: binding.name.clone(),
-        model: binding.model_id.clone(),
-        provider: binding.provider.clone(),
-    }
+    ModelResponse { name: binding.name.clone(), model: binding.model_id.clone(), provider: binding.provider.clone() }
 }
 
 fn tools(bindings: &[ToolBinding]) -> Option<Value> {

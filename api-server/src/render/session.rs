@@ -72,8 +72,17 @@ pub struct AgentData {
 /// A session of a list.
 #[must_use]
 pub fn schema(session: SessionRow, default_namespace: &str) -> SessionSchema {
-    let SessionRow { session_id, component, principal: _, user_id, name, state, metadata, created_at_ms, updated_at_ms } =
-        session;
+    let SessionRow {
+        session_id,
+        component,
+        principal: _,
+        user_id,
+        name,
+        state,
+        metadata,
+        created_at_ms,
+        updated_at_ms,
+    } = session;
     SessionSchema {
         session_id: session_id.into(),
         session_name: name,

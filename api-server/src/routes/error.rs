@@ -43,7 +43,8 @@ impl ApiError {
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let retry_after_seconds = (status == StatusCode::SERVICE_UNAVAILABLE || code == ErrorCode::QueueFull).then_some(1);
+        let retry_after_seconds =
+            (status == StatusCode::SERVICE_UNAVAILABLE || code == ErrorCode::QueueFull).then_some(1);
         Self { status, code, message: message.into(), fields: Vec::new(), retry_after_seconds }
     }
 

@@ -118,7 +118,8 @@ mod tests {
     }
 
     async fn collect(chunks: Vec<EventChunk>, plan: Plan) -> String {
-        let parts: Vec<_> = bytes(futures::stream::iter(chunks).boxed(), plan, CancellationToken::new(), KEEP_ALIVE).collect().await;
+        let parts: Vec<_> =
+            bytes(futures::stream::iter(chunks).boxed(), plan, CancellationToken::new(), KEEP_ALIVE).collect().await;
         parts.into_iter().map(|part| String::from_utf8(part.unwrap().to_vec()).unwrap()).collect()
     }
 

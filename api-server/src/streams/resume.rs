@@ -32,24 +32,30 @@ pub fn plan(run: &RunRow, after: Option<u64>) -> Plan {
 }
 
 fn replay(run: &RunRow, missed: u64, after: Option<u64>) -> String {
-    control("replay", json!({
-        "run_id": run.run_id.as_str(),
-        "status": run.status.as_str(),
-        "total_events": missed,
-        "total_buffered": run.next_index,
-        "last_event_index_requested": after,
-        "message": format!("Run has ended with status {}; its events follow.", run.status.as_str()),
-    }))
+    control(
+        "replay",
+        json!({
+            "run_id": run.run_id.as_str(),
+            "status": run.status.as_str(),
+            "total_events": missed,
+            "total_buffered": run.next_index,
+            "last_event_index_requested": after,
+            "message": format!("Run has ended with status {}; its events follow.", run.status.as_str()),
+        }),
+    )
 }
 
 fn catch_up(run: &RunRow, missed: u64) -> String {
-    control("catch_up", json!({
-        "run_id": run.run_id.as_str(),
-        "status": run.status.as_str(),
-        "missed_events": missed,
-        "current_event_count": run.next_index,
-        "message": format!("Up to {missed} events follow that were missed."),
-    }))
+    control(
+        "catch_up",
+        json!({
+            "run_id": run.run_id.as_str(),
+            "status": run.status.as_str(),
+            "missed_events": missed,
+            "current_event_count": run.next_index,
+            "message": format!("Up to {missed} events follow that were missed."),
+        }),
+    )
 }
 
 fn subscribed(run: &RunRow) -> String {
@@ -57,12 +63,15 @@ fn subscribed(run: &RunRow) -> String {
         RunStatus::Pending => "The run waits for its turn; events follow as they happen.",
         _ => "All earlier events have been sent; events follow as they happen.",
     };
-    control("subscribed", json!({
-        "run_id": run.run_id.as_str(),
-        "status": run.status.as_str(),
-        "current_event_count": run.next_index,
-        "message": message,
-    }))
+    control(
+        "subscribed",
+        json!({
+            "run_id": run.run_id.as_str(),
+            "status": run.status.as_str(),
+            "current_event_count": run.next_index,
+            "message": message,
+        }),
+    )
 }
 
 /// The only frame of a stream that can't be had.

@@ -21,6 +21,7 @@ async fn each_wrong_request_has_its_code_and_text() {
         ("GET", "/agents/helper/runs/none?session_id=s", "", 404, "Run not found"),
         ("GET", "/agents/helper/runs/%0A?session_id=s", "", 404, "Run not found"),
         ("GET", "/agents/helper/runs/%FF?session_id=s", "", 404, "Not Found"),
+        ("GET", "/runs/none", "", 404, "Run not found"),
         ("GET", "/sessions/none", "", 404, "Session with id 'none' not found"),
         ("GET", "/sessions/none/runs", "", 404, "Session with id 'none' not found"),
         ("GET", "/sessions/none/run-previews", "", 404, "Session with id 'none' not found"),
@@ -64,8 +65,12 @@ async fn wrong_fields_are_answered_as_pydantic_does() {
         assert_eq!((&error["type"], &error["loc"]), (&json!(kind), &json!(loc)), "{method} {path} {form}");
         assert!(error["msg"].is_string() && error.get("input").is_some());
     }
-    for (path, body) in [("/sessions/s/rename", "{}"), ("/sessions/s/rename", "nope"), ("/sessions/s/rename", ""),
-                         ("/sessions/s/rename", r#"{"session_name":" "}"#)] {
+    for (path, body) in [
+        ("/sessions/s/rename", "{}"),
+        ("/sessions/s/rename", "nope"),
+        ("/sessions/s/rename", ""),
+        ("/sessions/s/rename", r#"{"session_name":" "}"#),
+    ] {
         assert_eq!(world.json(Method::POST, path, body).await.status, 422, "{body}");
     }
     let mut long_key = request(Method::POST, "/agents/helper/runs", ADMIN_KEY, FORM, "message=m");

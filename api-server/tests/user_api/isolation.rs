@@ -13,6 +13,7 @@ async fn nobody_sees_or_touches_what_is_somebody_elses() {
         ("GET", "/agents/helper/runs?session_id=s", ""),
         ("GET", "/agents/helper/runs/r?session_id=s", ""),
         ("POST", "/agents/helper/runs/r/cancel?strict=true", ""),
+        ("GET", "/runs/r", ""),
         ("GET", "/sessions/s", ""),
         ("GET", "/sessions/s/runs", ""),
         ("GET", "/sessions/s/run-previews", ""),
@@ -42,6 +43,10 @@ async fn nobody_sees_or_touches_what_is_somebody_elses() {
         world.send(request(Method::GET, "/sessions", key, "", "")).await.json()["meta"]["total_count"].clone()
     };
     assert_eq!((count(ADA_KEY).await, count(BOB_KEY).await, count(ADMIN_KEY).await), (1.into(), 0.into(), 1.into()));
+    let runs = |key| async move {
+        world.send(request(Method::GET, "/runs", key, "", "")).await.json()["meta"]["total_count"].clone()
+    };
+    assert_eq!((runs(ADA_KEY).await, runs(BOB_KEY).await, runs(ADMIN_KEY).await), (1.into(), 0.into(), 1.into()));
     for key in [ADA_KEY, BOB_KEY] {
         assert_eq!(world.send(request(Method::GET, "/queue/stats", key, "", "")).await.status, 403);
     }

@@ -20,7 +20,11 @@ async fn pages_of_other_origins_are_kept_out() {
         let mut foreign = run();
         foreign.headers_mut().insert(header::HeaderName::from_static(name), value.parse().unwrap());
         let answer = world.send(foreign).await;
-        assert_eq!((answer.status.as_u16(), answer.json()["error_id"].as_str()), (403, Some("forbidden")), "{name}: {value}");
+        assert_eq!(
+            (answer.status.as_u16(), answer.json()["error_id"].as_str()),
+            (403, Some("forbidden")),
+            "{name}: {value}"
+        );
         let mut health = request(Method::GET, "/health", "", "", "");
         health.headers_mut().insert(header::HeaderName::from_static(name), value.parse().unwrap());
         assert_eq!(world.send(health).await.status, 403, "public routes too: {name}: {value}");

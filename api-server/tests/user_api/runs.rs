@@ -83,7 +83,10 @@ async fn a_failed_run_is_no_failed_request() {
     let world = world().await;
     let answer = world.post(RUNS, "message=fail&stream=false").await;
     let run = answer.json();
-    assert_eq!((answer.status.as_u16(), &run["status"], &run["content"]), (200, &json!("ERROR"), &json!("the model is down")));
+    assert_eq!(
+        (answer.status.as_u16(), &run["status"], &run["content"]),
+        (200, &json!("ERROR"), &json!("the model is down"))
+    );
     assert_eq!(run["error_type"], "model_provider_error");
     assert_eq!(names(&world.post(RUNS, "message=fail").await.text), ["RunStarted", "RunError"]);
 }
@@ -128,7 +131,8 @@ async fn an_idempotency_key_makes_a_request_safe_to_repeat() {
     let world = world().await;
     let form = "message=hello&stream=false&background=true";
     let first = world.send(keyed(ADMIN_KEY, RUNS, form, "k1")).await.json();
-    let path = format!("{RUNS}/{}?session_id={}", first["run_id"].as_str().unwrap(), first["session_id"].as_str().unwrap());
+    let path =
+        format!("{RUNS}/{}?session_id={}", first["run_id"].as_str().unwrap(), first["session_id"].as_str().unwrap());
     world.until(&path, |run| run["status"] == "COMPLETED").await;
     let again = world.send(keyed(ADMIN_KEY, RUNS, form, "k1")).await;
     assert_eq!(again.status, 202);
@@ -184,7 +188,10 @@ async fn cancels_reach_runs_in_every_state() {
     world.until(&path(&running), |run| run["status"] == "RUNNING").await;
     let cancelled = world.post(&format!("{RUNS}/{pending}/cancel"), "").await;
     assert_eq!(cancelled.status, 200);
-    assert_eq!((&cancelled.json()["status"], &cancelled.json()["cancellation_stage"]), (&json!("CANCELLED"), &json!("PENDING")));
+    assert_eq!(
+        (&cancelled.json()["status"], &cancelled.json()["cancellation_stage"]),
+        (&json!("CANCELLED"), &json!("PENDING"))
+    );
     assert_eq!(world.post(&format!("{RUNS}/{running}/cancel?session_id=s"), "").await.status, 200);
     let run = world.until(&path(&running), |run| run["status"] == "CANCELLED").await;
     assert_eq!((&run["cancellation_stage"], &run["content"]), (&json!("EXECUTING"), &json!("partial ")));

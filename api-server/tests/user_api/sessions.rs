@@ -50,12 +50,17 @@ async fn lists_have_pages() {
     let world = world().await;
     for n in 0..5 {
         let agent = if n == 4 { "team-a.other" } else { "helper" };
-        world.post(&format!("/agents/{agent}/runs"), &format!("message=m{n}&stream=false&session_id=s{n}&user_id=u{n}")).await;
+        world
+            .post(&format!("/agents/{agent}/runs"), &format!("message=m{n}&stream=false&session_id=s{n}&user_id=u{n}"))
+            .await;
     }
     let page = world.get("/sessions?limit=2&page=3").await.json();
     assert_eq!(page["data"].as_array().unwrap().len(), 1);
     let meta = &page["meta"];
-    assert_eq!((&meta["page"], &meta["limit"], &meta["total_pages"], &meta["total_count"]), (&json!(3), &json!(2), &json!(3), &json!(5)));
+    assert_eq!(
+        (&meta["page"], &meta["limit"], &meta["total_pages"], &meta["total_count"]),
+        (&json!(3), &json!(2), &json!(3), &json!(5))
+    );
     assert_eq!(world.get("/sessions").await.json()["meta"]["limit"], 20);
     let ids = |query: &str| {
         let path = format!("/sessions?{query}");

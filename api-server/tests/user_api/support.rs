@@ -71,11 +71,8 @@ fn key(key: &str, principal: &str, admin: bool) -> SecurityKey {
 
 /// A server whose callers have keys.
 pub async fn world() -> World {
-    let keys = vec![
-        key(ADMIN_KEY, "key:default", true),
-        key(ADA_KEY, "key:ada", false),
-        key(BOB_KEY, "key:bob", false),
-    ];
+    let keys =
+        vec![key(ADMIN_KEY, "key:default", true), key(ADA_KEY, "key:ada", false), key(BOB_KEY, "key:bob", false)];
     world_with(Authentication::Keys(keys)).await
 }
 
@@ -176,7 +173,8 @@ impl Agents {
             description: Some("Helps".to_owned()),
             state: Ok(resolved(namespace, api_id, name)),
         };
-        let broken = CatalogAgent { state: Err("Model gpt is missing".to_owned()), ..ready("default", "broken", "Broken") };
+        let broken =
+            CatalogAgent { state: Err("Model gpt is missing".to_owned()), ..ready("default", "broken", "Broken") };
         vec![broken, ready("default", "helper", "Helper"), ready("team-a", "team-a.other", "Other")]
     }
 }
@@ -349,7 +347,8 @@ impl Engine {
         let completed =
             RunEvent::RunCompleted { content: answer.clone().into(), content_type: "str".into(), metrics: None };
         let end = RunEnd::Completed { content: answer.into(), content_type: "str".into() };
-        let entries = vec![entry(None, Some(Record::Message(said))), entry(Some(completed), Some(Record::Finished(end)))];
+        let entries =
+            vec![entry(None, Some(Record::Message(said))), entry(Some(completed), Some(Record::Finished(end)))];
         self.append(entries).await;
     }
 
@@ -357,8 +356,12 @@ impl Engine {
         let call = ToolCall { id: "call-1".into(), name: "shell".into(), arguments: r#"{"command":"ls"}"#.into() };
         let asks = Message { tool_calls: vec![call.clone()], ..Message::text(Role::Assistant, "", 1_500) };
         let args = serde_json::from_str(&call.arguments).unwrap();
-        let begun =
-            ToolExecution { tool_call_id: call.id.clone(), tool_name: call.name.clone(), tool_args: args, ..Default::default() };
+        let begun = ToolExecution {
+            tool_call_id: call.id.clone(),
+            tool_name: call.name.clone(),
+            tool_args: args,
+            ..Default::default()
+        };
         let done = ToolExecution { result: Some("a.csv".into()), tool_call_error: Some(false), ..begun.clone() };
         let completed = RunEvent::ToolCallCompleted { tool: done.clone(), content: "shell() completed".into() };
         self.append(vec![

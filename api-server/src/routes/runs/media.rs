@@ -62,7 +62,10 @@ const TYPES: &[(&str, &[&str])] = &[
 
 /// Extensions of text files whose media type browsers don't know.
 const TEXTS: &[(&str, &[&str])] = &[
-    ("text/plain", &["txt", "log", "ini", "toml", "env", "sh", "sql", "rs", "go", "java", "c", "h", "cpp", "ts", "tsx"]),
+    (
+        "text/plain",
+        &["txt", "log", "ini", "toml", "env", "sh", "sql", "rs", "go", "java", "c", "h", "cpp", "ts", "tsx"],
+    ),
     ("text/markdown", &["md", "markdown"]),
     ("text/csv", &["csv"]),
     ("text/tab-separated-values", &["tsv"]),
@@ -186,10 +189,13 @@ mod tests {
                        {"content":"aGk=","format":"csv"}]"#;
         let (files, valid) = read("input_files", json);
         let files: Vec<_> = files.unwrap().into_iter().map(|f| (f.name, f.media_type, f.bytes)).collect();
-        assert_eq!(files, [
-            ("a.txt".into(), "text/plain".into(), Bytes::from("hi")),
-            ("file-2.csv".into(), "text/csv".into(), Bytes::from("hi")),
-        ]);
+        assert_eq!(
+            files,
+            [
+                ("a.txt".into(), "text/plain".into(), Bytes::from("hi")),
+                ("file-2.csv".into(), "text/csv".into(), Bytes::from("hi")),
+            ]
+        );
         assert!(valid.is_ok());
     }
 

@@ -1,5 +1,6 @@
 //! Runs of an agent.
 
+pub mod all;
 pub mod cancel;
 pub mod create;
 pub mod get;

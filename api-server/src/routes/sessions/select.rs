@@ -27,8 +27,7 @@ pub async fn runs(
     let statuses: Vec<Option<RunStatus>> = query.pairs().iter().filter_map(named).collect();
     query.finish()?;
     let session_id = lookup::session_of(service, actor, session_id).await?;
-    let filter =
-        RunFilter { principal: actor.scope().cloned(), session_id: Some(session_id), ..RunFilter::default() };
+    let filter = RunFilter { principal: actor.scope().cloned(), session_id: Some(session_id), ..RunFilter::default() };
     let mut runs = lookup::all_runs(service, filter).await?;
     runs.retain(|run| {
         let at = i64::try_from(run.created_at_ms / 1000).unwrap_or(i64::MAX);
