@@ -168,8 +168,8 @@ fn run_on_current(current: &current::Current, action: &Action) -> Result<()> {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the result that a script reads")]
 fn print_line(line: impl std::fmt::Display) -> Result<()> {
-    println!("{line}");
-    Ok(())
+    use std::io::Write;
+    // Unlike `println!`, this ends quietly when a pager has seen enough.
+    Ok(writeln!(std::io::stdout(), "{line}")?)
 }
