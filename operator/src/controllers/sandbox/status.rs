@@ -1,0 +1,315 @@
+//! A Sandbox's status.
+
+use std::sync::Arc;
+
+use cadre_crds::common::conditions::{NETWORK_ISOLATED, SUSPENDED, Truth};
+use cadre_crds::common::reasons::Reason;
+use cadre_crds::sandbox::{Sandbox, SandboxPhase, SandboxStatus};
+use cadre_protocol::feed::IsolationReport;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+use super::decide::has_ended;
+use crate::conditions::{Conditions, Verdict};
+
+/// What is to be seen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum View {
+    /// No pod, on purpose.
+    Suspended {
+        /// Pods are still there.
+        leaving: bool,
+    },
+    /// A pod.
+    Pod(Arc<Pod>),
+    /// The pod was there and is gone.
+    Lost,
+    /// No pod yet.
+    Waiting {
+        /// Why.
+        reason: Reason,
+        /// Why, for people.
+        message: String,
+    },
+    /// No pod until the object is edited.
+    Invalid(String),
+}
+
+struct Stage {
+    phase: SandboxPhase,
+    verdict: Verdict,
+    reason: Reason,
+    message: String,
+}
+
+/// The status that follows.
+#[must_use]
+pub fn observe(
+    sandbox: &Sandbox,
+    old: &SandboxStatus,
+    view: &View,
+    report: Option<&IsolationReport>,
+    now: &Time,
+) -> SandboxStatus {
+    let Stage { phase, verdict, reason, message } = stage(view);
+    let generation = sandbox.metadata.generation.unwrap_or_default();
+    let suspended = matches!(view, View::Suspended { .. });
+    let suspended_reason = if suspended { Reason::Suspended } else { Reason::Progressing };
+    let suspended_message = if suspended { "spec.operatingMode is Suspended" } else { "spec.operatingMode is Running" };
+    let (isolated, isolated_reason, isolated_message) = isolation(report);
+    let conditions = Conditions::of(&old.conditions, generation, now)
+        .verdict(verdict, reason, &message)
+        .set(SUSPENDED, suspended, suspended_reason, suspended_message)
+        .set(NETWORK_ISOLATED, isolated, isolated_reason, isolated_message)
+        .finish();
+    let mut status = SandboxStatus {
+        observed_generation: Some(generation),
+        conditions,
+        phase: Some(phase),
+        incarnation: old.incarnation,
+        pod_name: old.pod_name.clone(),
+        pod_uid: old.pod_uid.clone(),
+        node_name: old.node_name.clone(),
+    };
+    place(&mut status, sandbox, view);
+    status
+}
+
+/// Which pod a worker may speak for. A pod that has ended keeps its place until there is a next one.
+fn place(status: &mut SandboxStatus, sandbox: &Sandbox, view: &View) {
+    match view {
+        View::Pod(pod) => {
+            status.incarnation = Some(sandbox.spec.incarnation);
+            status.pod_name = Some(pod.name_any());
+            status.pod_uid = pod.uid();
+            status.node_name = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        }
+        View::Suspended { .. } => {
+            status.incarnation = None;
+            status.pod_name = None;
+            status.pod_uid = None;
+            status.node_name = None;
+        }
+        View::Lost | View::Waiting { .. } | View::Invalid(_) => {}
+    }
+}
+
+fn isolation(report: Option<&IsolationReport>) -> (Truth, Reason, &str) {
+    match report {
+        None => (Truth::Unknown, Reason::Progressing, "the engine has not tried the network yet"),
+        Some(report) if report.isolated => (Truth::True, Reason::NetworkIsolated, &report.detail),
+        Some(report) => (Truth::False, Reason::NetworkOpen, &report.detail),
+    }
+}
+
+fn stage(view: &View) -> Stage {
+    match view {
+        View::Suspended { leaving } => {
+            let message = if *leaving { "the pod is leaving" } else { "there is no pod; a volume stays" };
+            new(SandboxPhase::Suspended, Verdict::Resting, Reason::Suspended, message)
+        }
+        View::Lost => ended("the pod is gone"),
+        View::Waiting { reason, message } => {
+            new(SandboxPhase::Pending, Verdict::Waiting(Truth::False), *reason, message)
+        }
+        View::Invalid(problem) => new(SandboxPhase::Failed, Verdict::Stalled, Reason::InvalidSpec, problem),
+        View::Pod(pod) => of_pod(pod),
+    }
+}
+
+fn new(phase: SandboxPhase, verdict: Verdict, reason: Reason, message: &str) -> Stage {
+    Stage { phase, verdict, reason, message: message.to_owned() }
+}
+
+/// The API server gives a session's Sandbox its next incarnation: it heals without an edit by people.
+fn ended(message: &str) -> Stage {
+    new(SandboxPhase::Failed, Verdict::Waiting(Truth::False), Reason::PodEnded, message)
+}
+
+fn pending(message: &str) -> Stage {
+    new(SandboxPhase::Pending, Verdict::Waiting(Truth::False), Reason::PodPending, message)
+}
+
+fn of_pod(pod: &Pod) -> Stage {
+    let status = pod.status.clone().unwrap_or_default();
+    if has_ended(pod) {
+        return ended(&end_of(pod));
+    }
+    let containers = status.container_statuses.as_deref().unwrap_or_default();
+    if let Some(message) = containers.iter().find_map(cannot_start) {
+        return new(SandboxPhase::Failed, Verdict::Waiting(Truth::False), Reason::PodFailed, &message);
+    }
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    let is_ready = find(conditions, "Ready").is_some_and(|condition| condition.status == "True");
+    match status.phase.as_deref() {
+        Some("Running") if is_ready => new(SandboxPhase::Running, Verdict::Ready, Reason::PodRunning, "the pod runs"),
+        Some("Running") => pending(&not_ready(containers)),
+        _ => pending(&unscheduled(conditions).unwrap_or_else(|| "the pod is starting".to_owned())),
+    }
+}
+
+fn end_of(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let detail = [status.reason, status.message].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    match (detail.is_empty(), pod.metadata.deletion_timestamp.is_some()) {
+        (false, _) => format!("the pod has ended: {detail}"),
+        (true, true) => "the pod is being deleted".to_owned(),
+        (true, false) => "the pod has ended".to_owned(),
+    }
+}
+
+/// Reasons for which kubelet keeps trying in vain until something outside changes.
+fn cannot_start(container: &ContainerStatus) -> Option<String> {
+    let waiting = container.state.as_ref()?.waiting.as_ref()?;
+    let reason = waiting.reason.as_deref()?;
+    let in_vain = [
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "CrashLoopBackOff",
+    ];
+    let message = waiting.message.as_deref().unwrap_or_default();
+    in_vain.contains(&reason).then(|| format!("container {}: {reason}: {message}", container.name))
+}
+
+fn not_ready(containers: &[ContainerStatus]) -> String {
+    let names: Vec<_> =
+        containers.iter().filter(|container| !container.ready).map(|container| container.name.as_str()).collect();
+    format!("not running: container {}", names.join(", "))
+}
+
+fn unscheduled(conditions: &[PodCondition]) -> Option<String> {
+    let scheduled = find(conditions, "PodScheduled").filter(|condition| condition.status == "False")?;
+    Some(format!("no node yet: {}", scheduled.message.as_deref().unwrap_or_default()))
+}
+
+fn find<'a>(conditions: &'a [PodCondition], kind: &str) -> Option<&'a PodCondition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use cadre_crds::common::conditions::{READY, RECONCILING, STALLED};
+    use k8s_openapi::jiff::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::conditions::{reason, truth};
+
+    fn sandbox() -> Sandbox {
+        serde_json::from_value(json!({
+            "apiVersion": "cadre.dev/v1alpha1", "kind": "Sandbox",
+            "metadata": {"name": "box", "namespace": "team", "uid": "u", "generation": 3},
+            "spec": {"sessionId": "s", "agentRef": {"name": "a"}, "incarnation": 2},
+        }))
+        .unwrap()
+    }
+
+    fn pod(status: Value) -> View {
+        let pod = json!({"metadata": {"name": "box-2", "uid": "pod"}, "spec": {"containers": [], "nodeName": "n"}, "status": status});
+        View::Pod(Arc::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    fn waiting(reason: &str) -> Value {
+        json!([{"name": "sandbox", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": reason, "message": "details"}}}])
+    }
+
+    #[test]
+    fn status_tells_what_the_pod_does() {
+        let now = Time(Timestamp::UNIX_EPOCH);
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let unscheduled =
+            json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no room"}]);
+        for (view, phase, why, expected, message) in [
+            (pod(json!({})), SandboxPhase::Pending, "PodPending", ["False", "True", ""], "the pod is starting"),
+            (
+                pod(json!({"phase": "Pending", "conditions": unscheduled})),
+                SandboxPhase::Pending,
+                "PodPending",
+                ["False", "True", ""],
+                "no node yet: no room",
+            ),
+            (
+                pod(json!({"phase": "Running", "conditions": ready})),
+                SandboxPhase::Running,
+                "PodRunning",
+                ["True", "", ""],
+                "the pod runs",
+            ),
+            (
+                pod(json!({"phase": "Pending", "containerStatuses": waiting("ImagePullBackOff")})),
+                SandboxPhase::Failed,
+                "PodFailed",
+                ["False", "True", ""],
+                "container sandbox: ImagePullBackOff: details",
+            ),
+            (
+                pod(json!({"phase": "Pending", "containerStatuses": waiting("ContainerCreating")})),
+                SandboxPhase::Pending,
+                "PodPending",
+                ["False", "True", ""],
+                "the pod is starting",
+            ),
+            (
+                pod(json!({"phase": "Failed", "reason": "Evicted", "message": "disk"})),
+                SandboxPhase::Failed,
+                "PodEnded",
+                ["False", "True", ""],
+                "the pod has ended: Evicted: disk",
+            ),
+            (View::Lost, SandboxPhase::Failed, "PodEnded", ["False", "True", ""], "the pod is gone"),
+            (View::Invalid("no".into()), SandboxPhase::Failed, "InvalidSpec", ["False", "", "True"], "no"),
+            (
+                View::Suspended { leaving: false },
+                SandboxPhase::Suspended,
+                "Suspended",
+                ["False", "", ""],
+                "there is no pod; a volume stays",
+            ),
+        ] {
+            let status = observe(&sandbox(), &SandboxStatus::default(), &view, None, &now);
+            assert_eq!((status.phase, reason(&status.conditions, READY)), (Some(phase), why));
+            assert_eq!([READY, RECONCILING, STALLED].map(|kind| truth(&status.conditions, kind)), expected, "{why}");
+            let ready = status.conditions.iter().find(|condition| condition.type_ == READY).unwrap();
+            assert_eq!(ready.message, message);
+            assert_eq!(truth(&status.conditions, SUSPENDED) == "True", why == "Suspended");
+        }
+    }
+
+    #[test]
+    fn a_worker_s_identity_is_there_from_the_first_write_on_and_stays_until_the_next_pod() {
+        let now = Time(Timestamp::UNIX_EPOCH);
+        let first = observe(&sandbox(), &SandboxStatus::default(), &pod(json!({})), None, &now);
+        assert_eq!((first.pod_uid.as_deref(), first.incarnation), (Some("pod"), Some(2)));
+        let lost = observe(&sandbox(), &first, &View::Lost, None, &now);
+        assert_eq!(lost.pod_uid.as_deref(), Some("pod"));
+        let suspended = observe(&sandbox(), &lost, &View::Suspended { leaving: true }, None, &now);
+        assert_eq!((suspended.pod_uid, suspended.incarnation), (None, None));
+    }
+
+    #[test]
+    fn isolation_is_what_the_engine_saw() {
+        let now = Time(Timestamp::UNIX_EPOCH);
+        let report = |isolated| IsolationReport {
+            namespace: "team".into(),
+            sandbox: "box".into(),
+            isolated,
+            detail: "10.96.0.1:443".into(),
+        };
+        for (report, expected) in [
+            (None, ("Unknown", "Progressing")),
+            (Some(report(true)), ("True", "NetworkIsolated")),
+            (Some(report(false)), ("False", "NetworkOpen")),
+        ] {
+            let status = observe(&sandbox(), &SandboxStatus::default(), &View::Lost, report.as_ref(), &now);
+            let kind = NETWORK_ISOLATED;
+            assert_eq!((truth(&status.conditions, kind), reason(&status.conditions, kind)), expected);
+        }
+    }
+}
