@@ -1,0 +1,5 @@
+//! `cadre`.
+
+fn main() -> std::process::ExitCode {
+    cadre_cli::main()
+}

@@ -1,0 +1,5 @@
+//! `kubectl cadre`.
+
+fn main() -> std::process::ExitCode {
+    cadre_cli::main()
+}

@@ -1,0 +1,11 @@
+//! One file per verb: flags, calls, output. Must not know how servers are found.
+
+pub mod cancel;
+pub mod completion;
+pub mod credential;
+pub mod find;
+pub mod logs;
+pub mod manifest;
+pub mod run;
+pub mod runs;
+pub mod version;
