@@ -32,6 +32,9 @@ pub struct ExecConfig {
     /// Shell that runs commands; bash or sh if absent.
     #[arg(long, env = "CADRE_EXEC_SHELL")]
     pub shell: Option<PathBuf>,
+    /// Name of a variable that commands see, with the value that it has here. Commands see no other one.
+    #[arg(long = "env", value_name = "NAME")]
+    pub env: Vec<String>,
     /// End when standard input ends: the parent holds its other end.
     #[arg(long)]
     pub die_with_parent: bool,
@@ -47,9 +50,10 @@ fn user_and_group(text: &str) -> Result<(u32, u32), String> {
 /// # Errors
 /// When it can't run.
 pub async fn exec_main(config: ExecConfig) -> Result<(), ServerError> {
-    let ExecConfig { socket, workspace, home, tmp, run_as, shell, die_with_parent } = config;
+    let ExecConfig { socket, workspace, home, tmp, run_as, shell, env, die_with_parent } = config;
+    let env = env.into_iter().filter_map(|name| std::env::var(&name).ok().map(|value| (name, value))).collect();
     let home = home.unwrap_or_else(|| workspace.clone());
-    let server = server::run(ServerConfig { socket, workspace, home, tmp, run_as, shell });
+    let server = server::run(ServerConfig { socket, workspace, home, tmp, run_as, shell, env });
     if !die_with_parent {
         return server.await;
     }

@@ -96,7 +96,7 @@ pub fn tools(sandbox: &Sandbox, settings: &PodSettings, shape: Shape) -> Contain
         image: Some(template.image.clone().unwrap_or_else(|| settings.sandbox_image.clone())),
         image_pull_policy: pull_policy(template, settings),
         command: Some(vec![program.into(), "exec-server".into()]),
-        args: Some(args.map(|(name, value)| format!("--{name}={value}")).into()),
+        args: Some(args.map(|(name, value)| format!("--{name}={value}")).into_iter().chain(passed(template)).collect()),
         env: Some(environment(template)),
         working_dir: Some(volumes::WORKSPACE.into()),
         resources: Some(tools_resources(template)),
@@ -126,6 +126,11 @@ fn environment(template: &SandboxTemplateSpec) -> Vec<EnvVar> {
         value_from: None,
     });
     std::iter::once(home).chain(own).collect()
+}
+
+/// Commands see the template's variables and no other one of the container's.
+fn passed(template: &SandboxTemplateSpec) -> impl Iterator<Item = String> {
+    template.env.iter().map(|variable| format!("--env={}", variable.name))
 }
 
 /// Keeps kubelet from expanding `$(NAME)`.

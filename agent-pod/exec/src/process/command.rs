@@ -30,7 +30,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Clone)]
 pub(crate) struct Shell {
     program: PathBuf,
-    environment: Vec<(&'static str, OsString)>,
+    environment: Vec<(String, OsString)>,
     workspace: PathBuf,
     run_as: Option<(u32, u32)>,
 }
@@ -42,10 +42,11 @@ impl Shell {
         [workspace, home, tmp]: [&Path; 3],
         user: &str,
         run_as: Option<(u32, u32)>,
+        more: &[(String, String)],
     ) -> Self {
         let found = || PATH.split(':').map(|folder| Path::new(folder).join("bash")).find(|path| path.is_file());
         let program = program.map(Path::to_path_buf).or_else(found).unwrap_or_else(|| PathBuf::from("/bin/sh"));
-        let environment = vec![
+        let own: [(&str, OsString); 6] = [
             ("HOME", home.into()),
             ("PATH", PATH.into()),
             ("LANG", "C.UTF-8".into()),
@@ -53,6 +54,12 @@ impl Shell {
             ("TMPDIR", tmp.into()),
             ("USER", user.into()),
         ];
+        // Later ones win.
+        let environment = own
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .chain(more.iter().map(|(name, value)| (name.clone(), value.into())))
+            .collect();
         Self { program, environment, workspace: workspace.to_path_buf(), run_as }
     }
 

@@ -40,6 +40,8 @@ pub struct ServerConfig {
     pub run_as: Option<(u32, u32)>,
     /// Shell that runs commands with `-c`; `None` takes `bash`, or `sh` where there is none.
     pub shell: Option<PathBuf>,
+    /// Further variables of commands; they replace the ones above of the same name, but for `PWD`.
+    pub env: Vec<(String, String)>,
 }
 
 /// Why exec-server cannot run.
@@ -90,14 +92,14 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
 }
 
 fn prepare(config: &ServerConfig, processes: Arc<Processes>) -> Result<Session, ServerError> {
-    let ServerConfig { socket: _, workspace, home, tmp, run_as, shell } = config;
+    let ServerConfig { socket: _, workspace, home, tmp, run_as, shell, env } = config;
     for folder in [workspace, home, tmp] {
         make(folder, *run_as).map_err(|source| ServerError::Folder { path: folder.clone(), source })?;
     }
     let owner = run_as.map(|(user, group)| (Uid::from_raw(user), Gid::from_raw(group)));
     let user = User::from_uid(owner.map_or_else(Uid::current, |(user, _)| user)).ok().flatten();
     let user = user.map_or_else(|| "agent".to_owned(), |user| user.name);
-    let shell = Shell::new(shell.as_deref(), [workspace, home, tmp], &user, *run_as);
+    let shell = Shell::new(shell.as_deref(), [workspace, home, tmp], &user, *run_as, env);
     let workspace = Workspace::open(workspace, owner).map_err(|failure| ServerError::Workspace(failure.message))?;
     Ok(Session::new(processes, shell, workspace))
 }

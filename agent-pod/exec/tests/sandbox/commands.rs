@@ -87,7 +87,8 @@ async fn the_environment_is_ours_alone() {
     // The shell adds these itself.
     names.retain(|name| !["_", "SHLVL", "OLDPWD"].contains(name));
     names.sort_unstable();
-    assert_eq!(names, ["HOME", "LANG", "PATH", "PWD", "TERM", "TMPDIR", "USER"]);
+    assert!(environment.contains("CADRE_TEST_GIVEN=given"));
+    assert_eq!(names, ["CADRE_TEST_GIVEN", "HOME", "LANG", "PATH", "PWD", "TERM", "TMPDIR", "USER"]);
     assert_eq!(
         output(&client, "cat; readlink /proc/self/fd/0; pwd").await,
         format!("/dev/null\n{}\n", sandbox.workspace("").display()).replace("workspace/", "workspace")

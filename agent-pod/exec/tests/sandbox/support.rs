@@ -32,6 +32,7 @@ fn exec_server_process() {
         tmp: folder.join("tmp"),
         run_as: std::env::var(USER).ok().map(|user| (user.parse().unwrap(), user.parse().unwrap())),
         shell: None,
+        env: vec![("CADRE_TEST_GIVEN".into(), "given".into())],
     };
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {
         run(config).await.unwrap();
