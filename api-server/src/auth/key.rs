@@ -60,7 +60,7 @@ impl SecurityKey {
 #[must_use]
 pub fn holder_of<'a>(keys: &'a [SecurityKey], token: &str) -> Option<&'a Actor> {
     let presented: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-    keys.iter().filter(|key| presented.ct_eq(&key.sha256).into()).map(|key| &key.holder).last()
+    keys.iter().fold(None, |found, key| if presented.ct_eq(&key.sha256).into() { Some(&key.holder) } else { found })
 }
 
 /// How the user port authenticates.

@@ -25,7 +25,6 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 const MAX_UPLOAD_BYTES: usize = 32 << 20;
 
 /// The router of the user port.
-#[must_use]
 pub fn router(service: Service, settings: UserSettings) -> Router {
     let state = UserState::new(service, settings);
     let (protected, _) = protected().split_for_parts();
