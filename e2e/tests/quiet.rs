@@ -1,0 +1,131 @@
+//! What does not change is not written, and a warm turn leaves Kubernetes alone. Requests are counted at the
+//! kube-apiserver; that nothing else is written meanwhile is why these tests run one at a time.
+#![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+use std::collections::BTreeMap;
+
+use cadre_e2e::story::kubernetes::Kubernetes;
+use cadre_e2e::story::objects::{run, scripted, shell, worker};
+use cadre_e2e::story::{NAMESPACE, SYSTEM, Story};
+use serde_json::{Value, json};
+
+/// Times that the operator looks at everything anew.
+const RESYNCS: usize = 10;
+/// What Cadre writes.
+const RESOURCES: [&str; 8] =
+    ["models", "agents", "runs", "sandboxes", "networkpolicies", "persistentvolumeclaims", "serviceaccounts", "pods"];
+
+/// Writes that the kube-apiserver has counted, by verb and resource. Kubelets' status writes, tokens, leases and events
+/// are not among them.
+fn writes(story: &Story) -> BTreeMap<String, u64> {
+    let metrics = story.kubernetes.text("/metrics").unwrap();
+    let lines = metrics.lines().filter_map(|line| line.strip_prefix("apiserver_request_total{"));
+    let mut counts = BTreeMap::new();
+    for line in lines {
+        let (labels, count) = line.rsplit_once("} ").unwrap();
+        let label = |name: &str| {
+            let (_, rest) = labels.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value.to_owned())
+        };
+        let (verb, resource) = (label("verb").unwrap_or_default(), label("resource").unwrap_or_default());
+        let subresource = label("subresource").unwrap_or_default();
+        let own_status = label("group").as_deref() == Some("cadre.dev");
+        let is_write = ["POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"].contains(&verb.as_str());
+        let counts_here = subresource.is_empty() || (own_status && subresource == "status");
+        if is_write && counts_here && RESOURCES.contains(&resource.as_str()) {
+            *counts.entry(format!("{verb} {resource} {subresource}")).or_default() +=
+                count.parse::<f64>().unwrap() as u64;
+        }
+    }
+    counts
+}
+
+/// What has been written since.
+fn since(story: &Story, before: &BTreeMap<String, u64>) -> Vec<String> {
+    let now = writes(story);
+    let more = now.iter().filter(|(key, count)| before.get(*key).unwrap_or(&0) < count);
+    more.map(|(key, count)| format!("{key}: {}", count - before.get(key).unwrap_or(&0))).collect()
+}
+
+/// Versions of all objects that Cadre writes in the stories' namespace.
+fn versions(story: &Story) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for plural in RESOURCES.into_iter().filter(|plural| *plural != "pods") {
+        let list = story.kubernetes.get(&Kubernetes::path(NAMESPACE, plural)).unwrap();
+        for object in list["items"].as_array().unwrap() {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            all.insert(format!("{plural}/{name}"), object["metadata"]["resourceVersion"].clone());
+        }
+    }
+    all
+}
+
+/// An agent that has run once, and whose status has nothing more to tell.
+fn settled(story: &Story, base: &str) -> (String, String) {
+    let (agent, model, job) = (story.name(base), story.name(&format!("{base}-m")), story.name(&format!("{base}-r")));
+    let turns = json!([shell("date >> log; wc -l log"), "{{last_result}}"]);
+    story.apply_all(&[scripted(&model, &turns), worker(&agent, &model, &json!({}))]).unwrap();
+    story.apply(&run(&job, &agent, "first", &json!({}))).unwrap();
+    let ended = story.finished(&job).unwrap();
+    assert_eq!(ended["status"]["phase"], "Completed", "{:#}", ended["status"]);
+    let told = |agent: &Value| agent["status"]["lastRun"]["phase"] == "Completed" && agent["status"]["activeRuns"] == 0;
+    story.kubernetes.wait(NAMESPACE, "agents", &agent, "to tell of its run", told).unwrap();
+    (agent, ended["status"]["sessionId"].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn ten_looks_at_unchanged_objects_write_nothing() {
+    let story = Story::begin().unwrap();
+    settled(&story, "resync");
+    let (before, objects) = (writes(&story), versions(&story));
+    for _ in 0..RESYNCS {
+        // A new process lists and reconciles everything from nothing.
+        let pod = story.system_pod("operator").unwrap();
+        story.cluster.run(&["delete", "pod", &pod, "-n", SYSTEM, "--wait=false"]).unwrap();
+        let next = story.system_pod("operator").unwrap();
+        assert_ne!(next, pod);
+        reconciled_all(&story, &next, objects.len());
+    }
+    // Its own pods come and go, by other hands than Cadre's.
+    let written: Vec<_> = since(&story, &before).into_iter().filter(|write| !write.contains(" pods ")).collect();
+    assert_eq!(written, Vec::<String>::new());
+    assert_eq!(versions(&story), objects);
+}
+
+/// Waits until an operator leads and has looked at each of Cadre's objects.
+fn reconciled_all(story: &Story, pod: &str, most: usize) {
+    let mut kinds = BTreeMap::new();
+    for plural in ["models", "agents", "runs", "sandboxes"] {
+        let list = story.kubernetes.get(&Kubernetes::path(NAMESPACE, plural)).unwrap();
+        kinds.insert(plural, list["items"].as_array().unwrap().len() as f64);
+    }
+    assert!(kinds.values().sum::<f64>() as usize <= most);
+    let path = format!("/api/v1/namespaces/{SYSTEM}/pods/{pod}:8080/proxy/metrics");
+    let limit = cadre_e2e::story::LIMIT;
+    cadre_e2e::wait::until("the operator to look at everything", limit, "read its log", || {
+        let metrics = story.kubernetes.text(&path)?;
+        let looked = |kind: &str| -> f64 {
+            let prefix = format!("cadre_operator_reconciles_total{{kind=\"{kind}\"");
+            let lines = metrics.lines().filter(|line| line.starts_with(&prefix));
+            lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+        };
+        let fed = metrics.contains("cadre_operator_feed_connected 1");
+        let names = [("models", "Model"), ("agents", "Agent"), ("runs", "Run"), ("sandboxes", "Sandbox")];
+        Ok(fed && names.iter().all(|(plural, kind)| looked(kind) >= kinds[plural]))
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_warm_turn_writes_nothing_to_kubernetes() {
+    let story = Story::begin().unwrap();
+    let (agent, session) = settled(&story, "warm");
+    // The second turn is like any further one: only the agent's last run is news, and that waits for its ten seconds.
+    let before = writes(&story);
+    let path = format!("/agents/{agent}/runs");
+    let form = [("message", "second"), ("stream", "false"), ("session_id", session.as_str())];
+    let answer = story.api.post(&path, &form).unwrap();
+    assert_eq!(answer["status"], "COMPLETED", "{answer:#}");
+    assert!(answer["content"].as_str().unwrap().contains("2 log"), "the same workspace: {answer:#}");
+    assert_eq!(since(&story, &before), Vec::<String>::new());
+}
