@@ -175,7 +175,10 @@ impl Story {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name={name}");
         let list = self.kubernetes.get(&path)?;
         let events = list["items"].as_array().into_iter().flatten();
-        Ok(events.filter_map(|event| event["reason"].as_str()).map(str::to_owned).collect())
+        let word = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
+        let mut events: Vec<_> = events.map(|event| (word(event, "eventTime"), word(event, "reason"))).collect();
+        events.sort();
+        Ok(events.into_iter().map(|(_, reason)| reason).collect())
     }
 }
 
