@@ -9,15 +9,14 @@ use axum::serve::ListenerExt as _;
 use cadre_gateway::Gateway;
 use cadre_store::Store;
 use tokio::net::{TcpListener, UnixListener};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::pod::Authenticate;
 use crate::catalog::Catalog;
 use crate::domain::{Limits, Parts, Service};
 use crate::listen::admin::{self, AdminState};
-use crate::listen::worker::{self, WorkerState};
 use crate::listen::user;
+use crate::listen::worker::{self, WorkerState};
 use crate::metrics::Metrics;
 use crate::operator_port::feed::Feed;
 use crate::placement::Placement;
@@ -26,7 +25,9 @@ use crate::worker::WorkerPort;
 use crate::worker::binding::Bindings;
 
 /// Longest time for requests in flight when the server stops.
-const FINISH: Duration = Duration::from_secs(25);
+const FINISH: Duration = Duration::from_secs(20);
+/// Longest time for what workers have sent to become durable after that.
+const LEAVE: Duration = Duration::from_secs(5);
 
 /// What a server is made from.
 pub struct ServerParts {
@@ -87,36 +88,40 @@ pub fn assemble(parts: ServerParts) -> (Service, WorkerState, UserSettings) {
 /// When a listener fails.
 pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
     let store = parts.store.clone();
-    let (service, worker_state, user_settings) = assemble(parts);
+    let (service, worker_state, mut user_settings) = assemble(parts);
     service.start();
     let closing = CancellationToken::new();
     let closed = CancellationToken::new();
-    let mut servers = JoinSet::new();
+    user_settings.shutdown = closing.clone();
     let user = user::router(service.clone(), user_settings);
-    servers.spawn(tcp("user", listeners.user, user, closing.clone()));
+    let mut user = tokio::spawn(tcp("user", listeners.user, user, closing.clone()));
     let worker = worker::router(worker_state);
-    match listeners.worker {
-        WorkerListener::Tcp(listener) => servers.spawn(tcp("worker", listener, worker, closing.clone())),
-        WorkerListener::Unix(listener) => servers.spawn(unix(listener, worker, closing.clone())),
+    let mut worker = match listeners.worker {
+        WorkerListener::Tcp(listener) => tokio::spawn(tcp("worker", listener, worker, closed.clone())),
+        WorkerListener::Unix(listener) => tokio::spawn(unix(listener, worker, closed.clone())),
     };
-    if let Some(listener) = listeners.admin {
+    let admin = listeners.admin.map(|listener| {
         let admin = admin::router(AdminState::new(service.clone()));
-        servers.spawn(tcp("admin", listener, admin, closed.clone()));
-    }
+        tokio::spawn(tcp("admin", listener, admin, closed.clone()))
+    });
     let outcome = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        Some(ended) = servers.join_next() => ended.map_err(anyhow::Error::from).flatten(),
+        ended = &mut user => ended.map_err(anyhow::Error::from).flatten(),
+        ended = &mut worker => ended.map_err(anyhow::Error::from).flatten(),
     };
-    tracing::info!("stopping: no further requests, streams end, workers dial elsewhere");
-    // Listeners close before streams end, so that a client that comes again finds another replica.
+    // No further callers; streams end, so that their clients go to another replica; whoever waits for an answer gets
+    // it, since workers are still connected.
+    tracing::info!("stopping");
     closing.cancel();
-    let finish = async {
-        service.stop().await;
-        closed.cancel();
-        while servers.join_next().await.is_some() {}
-    };
-    if tokio::time::timeout(FINISH, finish).await.is_err() {
+    if !user.is_finished() && tokio::time::timeout(FINISH, &mut user).await.is_err() {
         tracing::warn!(seconds = FINISH.as_secs(), "requests were still in flight");
+    }
+    if tokio::time::timeout(LEAVE, service.stop()).await.is_err() {
+        tracing::warn!(seconds = LEAVE.as_secs(), "workers' frames were still in flight");
+    }
+    closed.cancel();
+    for server in [Some(worker), admin].into_iter().flatten() {
+        server.abort();
     }
     store.close().await;
     outcome

@@ -117,7 +117,12 @@ async fn tokens_that_are_not_good_are_refused_before_any_review() {
         claims["kubernetes.io"]["serviceaccount"]["name"] = json!("default");
         claims
     };
-    let hmac = encode(&Header { kid: Some("k1".into()), ..Header::default() }, &claims(), &EncodingKey::from_secret(b"0123456789abcdef0123456789abcdef").unwrap()).unwrap();
+    let hmac = encode(
+        &Header { kid: Some("k1".into()), ..Header::default() },
+        &claims(),
+        &EncodingKey::from_secret(b"0123456789abcdef0123456789abcdef").unwrap(),
+    )
+    .unwrap();
     let unsigned = format!("{}.", good(&claims()).rsplit_once('.').unwrap().0);
     let none_header = "eyJhbGciOiJub25lIiwia2lkIjoiazEifQ";
     let alg_none = format!("{none_header}.{}.", good(&claims()).split('.').nth(1).unwrap());
@@ -135,7 +140,11 @@ async fn tokens_that_are_not_good_are_refused_before_any_review() {
         ("alg none", alg_none, Refused::Malformed),
         ("other account", good(&other_account), Refused::Account),
         ("no pod", good(&unbound), Refused::Account),
-        ("sub of another namespace", good(&with("/sub", json!("system:serviceaccount:x:cadre-agent"))), Refused::Invalid),
+        (
+            "sub of another namespace",
+            good(&with("/sub", json!("system:serviceaccount:x:cadre-agent"))),
+            Refused::Invalid,
+        ),
         ("text", "nonsense".to_owned(), Refused::Malformed),
         ("huge", "x".repeat(10_000), Refused::Malformed),
     ];

@@ -30,10 +30,7 @@ impl KeySource for Cluster {
 impl Reviewer for Cluster {
     async fn review(&self, token: &str) -> Result<Option<Reviewed>, Refused> {
         let review = TokenReview {
-            spec: TokenReviewSpec {
-                token: token.to_owned(),
-                audiences: Some(vec![TOKEN_AUDIENCE.to_owned()]),
-            },
+            spec: TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![TOKEN_AUDIENCE.to_owned()]) },
             ..TokenReview::default()
         };
         let answered = Api::all(self.0.clone()).create(&PostParams::default(), &review).await;
@@ -43,7 +40,8 @@ impl Reviewer for Cluster {
             return Ok(None);
         }
         let user = status.user.unwrap_or_default();
-        let pod_uid = user.extra.and_then(|mut extra| extra.remove(POD_UID)).and_then(|values| values.into_iter().next());
+        let pod_uid =
+            user.extra.and_then(|mut extra| extra.remove(POD_UID)).and_then(|values| values.into_iter().next());
         Ok(user.username.map(|user| Reviewed { user, pod_uid }))
     }
 }

@@ -105,12 +105,15 @@ impl FolderCatalog {
     pub fn watch(self: &Arc<Self>, stop: CancellationToken) -> Result<impl Future<Output = ()> + use<>, FolderError> {
         let (sender, mut events) = mpsc::unbounded_channel();
         let root = self.folder.clone();
-        let mut watcher: RecommendedWatcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading the folder is itself an access event, and databases lie in hidden folders: only changes count.
-            if event.is_ok_and(|event| !event.kind.is_access() && event.paths.iter().any(|path| matters(&root, path))) {
-                let _ = sender.send(());
-            }
-        })?;
+        let mut watcher: RecommendedWatcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                // Reading the folder is itself an access event, and databases lie in hidden folders: only changes count.
+                if event
+                    .is_ok_and(|event| !event.kind.is_access() && event.paths.iter().any(|path| matters(&root, path)))
+                {
+                    let _ = sender.send(());
+                }
+            })?;
         watcher.watch(&self.folder, RecursiveMode::Recursive)?;
         let catalog = self.clone();
         Ok(async move {

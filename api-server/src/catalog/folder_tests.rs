@@ -1,6 +1,7 @@
 use super::*;
 
-const MODEL: &str = "apiVersion: cadre.dev/v1alpha1\nkind: Model\nmetadata: {name: m}\nspec: {provider: Scripted, model: x}\n";
+const MODEL: &str =
+    "apiVersion: cadre.dev/v1alpha1\nkind: Model\nmetadata: {name: m}\nspec: {provider: Scripted, model: x}\n";
 
 fn agent(instructions: &str) -> String {
     format!(

@@ -33,12 +33,7 @@ pub struct KubeCatalog {
 impl KubeCatalog {
     /// Watches these namespaces, or all when there are none, until `stop` fires.
     #[must_use]
-    pub fn start(
-        client: Client,
-        namespaces: &[String],
-        default_namespace: &str,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
+    pub fn start(client: Client, namespaces: &[String], default_namespace: &str, stop: CancellationToken) -> Arc<Self> {
         let catalog = Arc::new(Self {
             table: Table::new(default_namespace),
             specs: Mutex::default(),
@@ -105,7 +100,9 @@ impl KubeCatalog {
                 Some(Ok(Event::Delete(object))) => {
                     self.change(|specs| (of.table)(specs).remove(&key(&object)).is_some());
                 }
-                Some(Err(error)) => tracing::warn!(kind = %K::kind(&()), error = %error, "watch failed; it begins anew"),
+                Some(Err(error)) => {
+                    tracing::warn!(kind = %K::kind(&()), error = %error, "watch failed; it begins anew")
+                }
                 None => return,
             }
         }

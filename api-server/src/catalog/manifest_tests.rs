@@ -90,7 +90,11 @@ fn what_the_crds_refuse_in_cel_is_refused_here() {
         ("Model", "{provider: OpenAI, model: x, headers: [{name: Authorization, value: y}]}", "auth.secretRef"),
         ("Agent", "{modelRef: {name: m}, tools: [{type: Builtin}]}", "needs the member builtin"),
         ("Agent", "{modelRef: {name: m}, tools: [{type: Builtin, builtin: {name: Http}}]}", "needs http.hosts"),
-        ("Agent", "{modelRef: {name: m}, sandbox: {template: {network: {mode: Allowlist}}}}", "mode Allowlist needs allow"),
+        (
+            "Agent",
+            "{modelRef: {name: m}, sandbox: {template: {network: {mode: Allowlist}}}}",
+            "mode Allowlist needs allow",
+        ),
     ];
     for (kind, spec, expected) in cases {
         let text = format!("apiVersion: cadre.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n");
@@ -101,7 +105,8 @@ fn what_the_crds_refuse_in_cel_is_refused_here() {
 
 #[test]
 fn two_of_a_name_are_a_mistake() {
-    let one = "apiVersion: cadre.dev/v1alpha1\nkind: Model\nmetadata: {name: m}\nspec: {provider: Scripted, model: x}\n";
+    let one =
+        "apiVersion: cadre.dev/v1alpha1\nkind: Model\nmetadata: {name: m}\nspec: {provider: Scripted, model: x}\n";
     let problems = read_text(&format!("{one}---\n{one}")).unwrap_err();
     assert_eq!(problems, ["a.yaml:6: Model default/m is there twice"]);
 }

@@ -23,7 +23,7 @@ fn check(schema: &Value, value: &Value, path: &str, depth: usize, found: &mut Ve
     if let Some(allowed) = schema["enum"].as_array()
         && !allowed.contains(value)
     {
-        let words: Vec<String> = allowed.iter().filter(|word| !word.is_null()).map(|word| plain(word)).collect();
+        let words: Vec<String> = allowed.iter().filter(|word| !word.is_null()).map(plain).collect();
         found.push(format!("{path}: {} is not one of {}", plain(value), words.join(", ")));
     }
     match value {
@@ -112,7 +112,10 @@ mod tests {
             "kind": {"enum": ["A", "B"]},
             "list": {"maxItems": 1, "x-kubernetes-list-map-keys": ["k"], "items": {"properties": {"k": {"maxLength": 1}}}},
         }});
-        assert_eq!(problems(&schema, &json!({"name": "abc", "n": 3, "kind": "A", "list": [{"k": "x"}]})), [] as [&str; 0]);
+        assert_eq!(
+            problems(&schema, &json!({"name": "abc", "n": 3, "kind": "A", "list": [{"k": "x"}]})),
+            [] as [&str; 0]
+        );
         let bad = json!({"name": "ABCD", "n": 9, "kind": "C", "list": [{"k": "x"}, {"k": "x"}]});
         assert_eq!(
             problems(&schema, &bad),

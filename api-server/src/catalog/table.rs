@@ -1,7 +1,7 @@
 //! Specs in, answers out: the resolved picture that both sources share. Pure but for its lock.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock, RwLockReadGuard, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use cadre_crds::agent::AgentSpec;
 use cadre_crds::model::ModelSpec;

@@ -111,7 +111,12 @@ impl Service {
         }
     }
 
-    async fn accepted(&self, run_id: &RunId, outcome: AcceptOutcome, claim: Option<Lease>) -> Result<Submitted, DomainError> {
+    async fn accepted(
+        &self,
+        run_id: &RunId,
+        outcome: AcceptOutcome,
+        claim: Option<Lease>,
+    ) -> Result<Submitted, DomainError> {
         match outcome {
             AcceptOutcome::Accepted { run, waiting_on, started } => {
                 self.tell_change(&run);

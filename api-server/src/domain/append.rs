@@ -116,11 +116,7 @@ impl Service {
     }
 
     /// Appends, and tries again while the database does not answer.
-    async fn store_batch(
-        &self,
-        context: &EventContext,
-        batch: Batch,
-    ) -> Result<AppendOutcome, StoreError> {
+    async fn store_batch(&self, context: &EventContext, batch: Batch) -> Result<AppendOutcome, StoreError> {
         let mut pause = Duration::from_millis(100);
         loop {
             match self.0.store.append(context, batch.clone()).await {

@@ -2,7 +2,7 @@
 //!
 //! The board is only this replica's view. Nothing on it is a right: leases and epochs in the record decide.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
@@ -128,6 +128,7 @@ impl Board {
                     self.backlog.insert(key, Queued { waiting: waiting.clone(), max_sessions });
                     return Step::Queued;
                 }
+                self.backlog.remove(&(waiting.created_at_ms, waiting.run_id.clone()));
                 self.take_slot(&waiting.component);
             }
         }
@@ -215,17 +216,18 @@ impl Board {
     /// A reserved start came to nothing, or the run ended: frees the slot. Answers the seat if it is idle now.
     /// `keep_lease` is false when the epoch has been spent.
     pub fn vacate(&mut self, session_id: &SessionId, run_id: &RunId, keep_lease: bool) -> Option<IdleSeat> {
-        self.backlog.retain(|(_, queued), _| queued != run_id);
-        let seat = self.seats.get_mut(session_id)?;
-        let of_run = match &seat.stage {
+        let of_run = self.seats.get(session_id).is_some_and(|seat| match &seat.stage {
             Stage::Idle => false,
             Stage::Wanted(waiting) => waiting.run_id == *run_id,
             Stage::Starting(starting) => starting == run_id,
             Stage::Running(scope) => scope.run_id == *run_id,
-        };
+        });
         if !of_run {
+            // It has no slot; perhaps it waits for one.
+            self.backlog.retain(|(_, queued), _| queued != run_id);
             return None;
         }
+        let seat = self.seats.get_mut(session_id)?;
         if let Stage::Running(scope) = &seat.stage {
             scope.over.cancel();
             self.running.remove(run_id);
@@ -415,12 +417,6 @@ impl Board {
         self.seats.remove(&idle.session_id).map(|seat| (seat.component, seat.lease))
     }
 
-    /// Sessions on the board, for the sweep's tests.
-    #[must_use]
-    pub fn sessions(&self) -> HashSet<SessionId> {
-        self.seats.keys().cloned().collect()
-    }
-
     /// A pooled worker's session is forgotten at once: the record still knows its lease, and acquiring that again is
     /// cheap. A session with a worker of its own stays.
     fn settle(&mut self, session_id: &SessionId) -> Option<IdleSeat> {
@@ -453,7 +449,8 @@ impl Board {
     }
 
     fn worker_for(&mut self, session_id: &SessionId) -> Option<Writer> {
-        let leased = self.seats.get(session_id).and_then(|seat| seat.lease.as_ref()).map(|lease| lease.worker_id.clone());
+        let leased =
+            self.seats.get(session_id).and_then(|seat| seat.lease.as_ref()).map(|lease| lease.worker_id.clone());
         let own = self.by_session.get(session_id).cloned();
         if let Some(writer) = leased.into_iter().chain(own).find_map(|id| self.available(&id)) {
             return Some(writer);

@@ -8,9 +8,9 @@ use cadre_protocol::run::{RunEnd, RunFailure};
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{EndedRun, Origin, RunRow, ServerEnd};
 
+use super::Service;
 use super::scope::RunScope;
 use super::service::{Change, now_ms};
-use super::Service;
 
 /// What the engine gets to notice a deadline by itself.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);

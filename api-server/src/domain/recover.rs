@@ -24,6 +24,10 @@ const RETURN_TIME: Duration = Duration::from_secs(15);
 impl Service {
     /// Runs that an earlier server had given to workers: those whose workers don't come back are placed again.
     pub(crate) async fn recover(self) {
+        // What waits for no worker's return is placed at once.
+        if let Err(error) = self.sweep_once().await {
+            tracing::warn!(error = %error, "waiting runs can't be looked up now");
+        }
         if self.0.placement.workers_survive() {
             tokio::select! {
                 () = tokio::time::sleep(RETURN_TIME) => {}
@@ -45,12 +49,8 @@ impl Service {
     async fn release_lost_leases(&self) -> Result<(), DomainError> {
         let mut offset = 0;
         loop {
-            let filter = RunFilter {
-                status: Some(RunStatus::Running),
-                offset,
-                limit: u64::from(PAGE),
-                ..RunFilter::default()
-            };
+            let filter =
+                RunFilter { status: Some(RunStatus::Running), offset, limit: u64::from(PAGE), ..RunFilter::default() };
             let (runs, _) = self.0.store.list(filter).await?;
             for run in &runs {
                 self.release_if_lost(run).await?;

@@ -30,7 +30,6 @@ impl AdminState {
 }
 
 /// The router of the admin port.
-#[must_use]
 pub fn router(state: AdminState) -> Router {
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

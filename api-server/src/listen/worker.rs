@@ -32,7 +32,6 @@ pub struct WorkerState {
 }
 
 /// The router of the worker port.
-#[must_use]
 pub fn router(state: WorkerState) -> Router {
     Router::new()
         .route(LINK_PATH, get(open_link))

@@ -16,7 +16,7 @@ pub async fn cancel(
     Extension(caller): Extension<Caller>,
     Path((namespace, uid)): Path<(String, String)>,
 ) -> Response {
-    if let Err(forbidden) = only_operator(&caller) {
+    if let Some(forbidden) = only_operator(&caller) {
         return forbidden;
     }
     let service = &state.port.service;

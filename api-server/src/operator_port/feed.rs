@@ -44,7 +44,7 @@ pub struct Feed {
 
 /// Follows the feed until one side goes.
 pub async fn follow(State(state): State<WorkerState>, Extension(caller): Extension<Caller>) -> Response {
-    if let Err(forbidden) = only_operator(&caller) {
+    if let Some(forbidden) = only_operator(&caller) {
         return forbidden;
     }
     let body = Body::from_stream(lines(state.feed));

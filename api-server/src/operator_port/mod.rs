@@ -21,10 +21,11 @@ pub fn principal(namespace: &str) -> Principal {
     Principal(format!("k8s:{namespace}"))
 }
 
-fn only_operator(caller: &Caller) -> Result<(), Response> {
+/// The refusal of everybody else.
+fn only_operator(caller: &Caller) -> Option<Response> {
     match caller {
-        Caller::Operator => Ok(()),
-        Caller::Pod { .. } | Caller::Local(_) => Err(problem(ErrorCode::Forbidden, "only for the operator")),
+        Caller::Operator => None,
+        Caller::Pod { .. } | Caller::Local(_) => Some(problem(ErrorCode::Forbidden, "only for the operator")),
     }
 }
 

@@ -22,7 +22,7 @@ pub async fn submit(
     Extension(caller): Extension<Caller>,
     body: Result<Json<SubmitRun>, JsonRejection>,
 ) -> Response {
-    if let Err(forbidden) = only_operator(&caller) {
+    if let Some(forbidden) = only_operator(&caller) {
         return forbidden;
     }
     let Json(run) = match body {
@@ -43,11 +43,8 @@ pub async fn submit(
 fn intent(run: SubmitRun) -> Result<Submit, DomainError> {
     // The object is immutable, so its UID alone says what is asked; a repeated submission can't differ.
     let idempotency = IdempotencyKey { key: run.uid.clone(), body_sha256: hex_sha256(run.uid.as_bytes()) };
-    let session_id = run
-        .session_id
-        .map(SessionId::new)
-        .transpose()
-        .map_err(|error| DomainError::Invalid(error.to_string()))?;
+    let session_id =
+        run.session_id.map(SessionId::new).transpose().map_err(|error| DomainError::Invalid(error.to_string()))?;
     let files = run.files.into_iter().map(|file| NewFile {
         name: file.name,
         media_type: file.media_type,

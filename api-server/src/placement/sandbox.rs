@@ -4,6 +4,7 @@
 //! (security rules 3 and 6).
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use super::{Placement, PlacementError, PlacementEvent, Serves, Wanted};
 use crate::auth::pod::Caller;
 use crate::catalog::Catalog;
 use crate::catalog::kube::KubeCatalog;
-use crate::worker::binding::{Binding, Bindings};
+use crate::worker::binding::{Binding, Bindings, Unbound};
 
 /// Field manager of what is written here.
 const MANAGER: &str = "cadre-api";
@@ -49,6 +50,8 @@ pub struct SandboxPlacement {
     catalog: Arc<KubeCatalog>,
     proof: Proof,
     state: Mutex<State>,
+    /// Watches whose first list is not complete yet.
+    pending: AtomicUsize,
     changes: watch::Sender<u64>,
     events: broadcast::Sender<PlacementEvent>,
 }
@@ -68,6 +71,7 @@ impl SandboxPlacement {
             catalog,
             proof,
             state: Mutex::default(),
+            pending: AtomicUsize::new(namespaces.len().max(1)),
             changes: watch::Sender::new(0),
             events: broadcast::Sender::new(1024),
         });
@@ -85,6 +89,7 @@ impl SandboxPlacement {
         };
         let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
         let mut listed = HashSet::new();
+        let mut first = true;
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
@@ -96,7 +101,12 @@ impl SandboxPlacement {
                     listed.insert(key(&object));
                     self.seen(object);
                 }
-                Some(Ok(Event::InitDone)) => self.only(namespace.as_deref(), &std::mem::take(&mut listed)),
+                Some(Ok(Event::InitDone)) => {
+                    self.only(namespace.as_deref(), &std::mem::take(&mut listed));
+                    if std::mem::take(&mut first) {
+                        self.pending.fetch_sub(1, Ordering::AcqRel);
+                    }
+                }
                 Some(Ok(Event::Apply(object))) => self.seen(object),
                 Some(Ok(Event::Delete(object))) => self.gone(&key(&object)),
                 Some(Err(error)) => tracing::warn!(error = %error, "watch of sandboxes failed; it begins anew"),
@@ -218,6 +228,20 @@ impl SandboxPlacement {
         state.lost.remove(&(key.clone(), sandbox.spec.incarnation));
         Some((session_id, component))
     }
+
+    /// Whether what a pod could not prove may be proven later.
+    fn unbound(&self, key: &Key) -> Unbound {
+        if self.pending.load(Ordering::Acquire) > 0 {
+            return Unbound::NotYet;
+        }
+        let known = self.state().known.get(key).cloned();
+        let Some(sandbox) = known else { return Unbound::Never("there is no such Sandbox") };
+        let told = sandbox
+            .status
+            .as_ref()
+            .is_some_and(|status| status.pod_uid.is_some() && status.incarnation == Some(sandbox.spec.incarnation));
+        if told { Unbound::Never("the pod is not the current one of a session's Sandbox") } else { Unbound::NotYet }
+    }
 }
 
 fn key(object: &DeserializeGuard<Sandbox>) -> Key {
@@ -298,12 +322,12 @@ impl Placement for SandboxPlacement {
 
 #[async_trait]
 impl Bindings for SandboxPlacement {
-    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String> {
+    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, Unbound> {
         let (Caller::Pod { namespace, uid }, Some(sandbox)) = (caller, sandbox) else {
-            return Err("a worker must be the pod of a Sandbox".to_owned());
+            return Err(Unbound::Never("a worker must be the pod of a Sandbox"));
         };
         if *namespace != sandbox.namespace {
-            return Err("the pod is of another namespace than the Sandbox".to_owned());
+            return Err(Unbound::Never("the pod is of another namespace than the Sandbox"));
         }
         let key = (sandbox.namespace.clone(), sandbox.name.clone());
         let mut changes = self.changes.subscribe();
@@ -316,8 +340,13 @@ impl Bindings for SandboxPlacement {
             }
         };
         let proven = tokio::time::timeout(IDENTITY_WAIT, proven).await.ok().flatten();
-        let (session_id, component) = proven.ok_or("the pod is not the current one of a session's Sandbox")?;
-        let worker_id = WorkerId::new(format!("{}/{}", key.0, key.1)).map_err(|error| error.to_string())?;
+        let Some((session_id, component)) = proven else { return Err(self.unbound(&key)) };
+        let worker_id = WorkerId::new(format!("{}/{}", key.0, key.1));
+        let worker_id = worker_id.map_err(|_| Unbound::Never("the Sandbox's name makes no id"))?;
         Ok(Binding { worker_id, serves: Serves::Session(session_id), component: Some(component) })
     }
 }
+
+#[cfg(test)]
+#[path = "sandbox_tests.rs"]
+mod tests;

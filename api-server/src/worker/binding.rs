@@ -18,6 +18,17 @@ pub struct Binding {
     pub component: Option<ComponentRef>,
 }
 
+/// Why a caller has no binding.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unbound {
+    /// It will never have one: the worker exits.
+    #[error("{0}")]
+    Never(&'static str),
+    /// What would prove it is not known here yet: the worker dials in again.
+    #[error("the pod is not known yet")]
+    NotYet,
+}
+
 /// Binds callers to sessions.
 #[async_trait]
 pub trait Bindings: Send + Sync {
@@ -25,7 +36,7 @@ pub trait Bindings: Send + Sync {
     ///
     /// # Errors
     /// Why it has none: security rule 3.
-    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String>;
+    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, Unbound>;
 }
 
 /// Bindings of `cadre dev`: each child process has a number, serves any session, has no Sandbox.
@@ -34,13 +45,14 @@ pub struct LocalBindings;
 
 #[async_trait]
 impl Bindings for LocalBindings {
-    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String> {
+    async fn bind(&self, caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, Unbound> {
         match (caller, sandbox) {
             (Caller::Local(number), None) => {
-                let worker_id = WorkerId::new(format!("local/{number}")).map_err(|error| error.to_string())?;
+                let worker_id = WorkerId::new(format!("local/{number}"));
+                let worker_id = worker_id.map_err(|_| Unbound::Never("the worker's number makes no id"))?;
                 Ok(Binding { worker_id, serves: Serves::Any, component: None })
             }
-            _ => Err("this server only has local workers".to_owned()),
+            _ => Err(Unbound::Never("this server only has local workers")),
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::binding::Binding;
+use super::binding::{Binding, Unbound};
 use super::calls::{Call, Calls};
 use super::{WorkerPort, appender};
 use crate::auth::pod::Caller;
@@ -88,8 +88,11 @@ async fn greet(
     if hello.registration.is_empty() || hello.registration.len() > 128 {
         return Err(Some("the registration must have 1 to 128 bytes".to_owned()));
     }
-    let binding = port.bindings.bind(caller, hello.sandbox.as_ref()).await.map_err(Some)?;
-    Ok((hello, binding))
+    match port.bindings.bind(caller, hello.sandbox.as_ref()).await {
+        Ok(binding) => Ok((hello, binding)),
+        Err(Unbound::Never(reason)) => Err(Some(reason.to_owned())),
+        Err(Unbound::NotYet) => Err(None),
+    }
 }
 
 struct Reader<'a> {

@@ -130,15 +130,11 @@ async fn a_breach_ends_that_run_only() {
     let mut worker = rig.worker("pool").await;
     rig.submit("helper", None).await;
     let good = worker.assignment().await;
-    let cases: [fn() -> (u64, Vec<cadre_protocol::journal::Entry>); 3] = [
-        || (0, vec![event(RunEvent::text("x")); 501]),
-        || (0, vec![event(RunEvent::text("x".repeat(300 << 10)))]),
-        || (5, vec![started()]),
-    ];
-    for breach in cases {
+    let too_many = vec![event(RunEvent::text("x")); 501];
+    let too_large = vec![event(RunEvent::text("x".repeat(300 << 10)))];
+    for (first_index, entries) in [(0, too_many), (0, too_large), (5, vec![started()])] {
         let run_id: RunId = rig.submit("helper", None).await.run.run_id;
         let assignment = worker.assignment().await;
-        let (first_index, entries) = breach();
         worker.append(&run_id, assignment.epoch, first_index, entries).await;
         worker
             .expect("a refusal", |frame| match frame {

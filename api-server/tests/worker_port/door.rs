@@ -24,8 +24,10 @@ async fn nobody_unknown_gets_a_body_read() {
 async fn a_worker_is_not_the_operator_and_the_operator_is_no_worker() {
     let rig = rig().await;
     let request = |path: &str, token: &str| {
-        format!("GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n\
-                 Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+        format!(
+            "GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nConnection: Upgrade\r\n\
+                 Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
     };
     let answer = plain(&rig, &request("/operator/v1/feed", &rig.token)).await;
     assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");

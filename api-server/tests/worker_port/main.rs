@@ -1,5 +1,12 @@
 //! The domain and the worker port over SQLite, with workers that do exactly what a test says, on a real listener.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, helpers included"
+)]
+
 mod calls;
 mod cancel;
 mod door;

@@ -14,13 +14,15 @@ use cadre_api::listen::worker;
 use cadre_api::placement::{Placement, PlacementError, PlacementEvent, Serves, Wanted};
 use cadre_api::routes::state::UserSettings;
 use cadre_api::run::{self, ServerParts};
-use cadre_api::worker::binding::{Binding, Bindings};
+use cadre_api::worker::binding::{Binding, Bindings, Unbound};
 use cadre_gateway::{EgressPolicy, Gateway};
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Batch, Entry, Record};
 use cadre_protocol::run::{RunEnd, RunStatus};
-use cadre_protocol::worker::{Assignment, HeldRun, Hello, LINK_PATH, SandboxIdentity, ServerFrame, VERSION, WorkerFrame};
+use cadre_protocol::worker::{
+    Assignment, HeldRun, Hello, LINK_PATH, SandboxIdentity, ServerFrame, VERSION, WorkerFrame,
+};
 use cadre_store::Store;
 use cadre_store::rows::Principal;
 use cadre_store::sqlite::SqliteStore;
@@ -28,8 +30,8 @@ use futures::{SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use tokio_util::sync::CancellationToken;
 
@@ -105,12 +107,12 @@ struct TestBindings;
 
 #[async_trait]
 impl Bindings for TestBindings {
-    async fn bind(&self, _caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, String> {
-        let Some(sandbox) = sandbox else { return Err("no sandbox".to_owned()) };
+    async fn bind(&self, _caller: &Caller, sandbox: Option<&SandboxIdentity>) -> Result<Binding, Unbound> {
+        let Some(sandbox) = sandbox else { return Err(Unbound::Never("no sandbox")) };
         let worker_id = WorkerId::new(format!("{}/{}", sandbox.namespace, sandbox.name)).unwrap();
         let serves = match sandbox.name.strip_prefix("of-") {
             Some(session) => Serves::Session(SessionId::new(session).unwrap()),
-            None if sandbox.name == "foreign" => return Err("not yours".to_owned()),
+            None if sandbox.name == "foreign" => return Err(Unbound::Never("not yours")),
             None => Serves::Any,
         };
         Ok(Binding { worker_id, serves, component: Some(ComponentRef::agent("default", "helper")) })
@@ -130,7 +132,6 @@ impl Authenticate for TestAuth {
 /// A running server.
 pub struct Rig {
     pub service: Service,
-    pub store: Arc<dyn Store>,
     pub notes: Arc<Notes>,
     pub address: SocketAddr,
     pub token: String,
@@ -196,7 +197,7 @@ pub async fn rig_of(manifests: &str, store: Arc<dyn Store>, limits: Limits) -> R
     service.start();
     let shutdown = stop.clone().cancelled_owned();
     tokio::spawn(async move { axum::serve(listener, worker::router(state)).with_graceful_shutdown(shutdown).await });
-    Rig { service, store, notes, address, token: auth.token(1), catalog, folder, stop }
+    Rig { service, notes, address, token: auth.token(1), catalog, folder, stop }
 }
 
 impl Drop for Rig {
@@ -290,8 +291,7 @@ impl Worker {
         request.headers_mut().insert(http::header::AUTHORIZATION, bearer);
         let (socket, _) = tokio_tungstenite::connect_async(request).await.map_err(|error| error.to_string())?;
         let sandbox = SandboxIdentity { namespace: "default".to_owned(), name: name.to_owned() };
-        let hello =
-            Hello { version: VERSION, registration: registration.to_owned(), sandbox: Some(sandbox), runs };
+        let hello = Hello { version: VERSION, registration: registration.to_owned(), sandbox: Some(sandbox), runs };
         let mut worker = Self { socket, worker_id: WorkerId::new("none").unwrap(), inbox: Vec::new() };
         worker.send(WorkerFrame::Hello(hello)).await;
         match worker.next().await.ok_or("closed")? {

@@ -1,0 +1,98 @@
+use cadre_crds::sandbox::{SandboxStatus, SandboxTemplateSpec, ToolsContainer};
+use http_body_util::Full;
+use secrecy::SecretString;
+
+use super::*;
+
+/// A cluster that answers nothing useful: what is known is put in by the tests.
+fn placement() -> Arc<SandboxPlacement> {
+    let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+        let body = Full::new(bytes::Bytes::from("{}"));
+        Ok::<_, std::convert::Infallible>(http::Response::builder().status(500).body(body).unwrap())
+    });
+    let client = Client::new(service, "default");
+    let stop = CancellationToken::new();
+    stop.cancel();
+    let catalog = KubeCatalog::start(client.clone(), &[], "default", stop.clone());
+    let proof = Proof::new(&SecretString::from("a key of all replicas".to_owned())).unwrap();
+    let placement = SandboxPlacement::start(client, &[], catalog, proof, stop);
+    placement.pending.store(0, Ordering::Release);
+    placement
+}
+
+fn wanted() -> Wanted {
+    Wanted { session_id: SessionId::new("s").unwrap(), component: ComponentRef::agent("team", "helper") }
+}
+
+fn made(placement: &SandboxPlacement, uid: &str, pod_uid: &str) -> Sandbox {
+    let mut sandbox = desired(&wanted(), &placement.proof, SandboxTemplateSpec::default(), ToolsContainer::Enabled, 7);
+    sandbox.metadata.uid = Some(uid.to_owned());
+    sandbox.status = Some(SandboxStatus {
+        incarnation: Some(7),
+        pod_uid: Some(pod_uid.to_owned()),
+        phase: Some(SandboxPhase::Running),
+        ..SandboxStatus::default()
+    });
+    sandbox
+}
+
+async fn bind(placement: &SandboxPlacement, namespace: &str, pod_uid: &str, name: &str) -> Result<Binding, Unbound> {
+    let caller = Caller::Pod { namespace: namespace.to_owned(), uid: pod_uid.to_owned() };
+    let identity = SandboxIdentity { namespace: "team".to_owned(), name: name.to_owned() };
+    placement.bind(&caller, Some(&identity)).await
+}
+
+#[tokio::test]
+async fn only_the_current_pod_of_a_proven_sandbox_is_bound() {
+    let placement = placement();
+    let sandbox = made(&placement, "u1", "p1");
+    let name = sandbox.name_any();
+    placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+    let bound = bind(&placement, "team", "p1", &name).await.unwrap();
+    assert_eq!(bound.serves, Serves::Session(SessionId::new("s").unwrap()));
+    assert_eq!(bound.worker_id.as_str(), format!("team/{name}"));
+    for (namespace, pod, of) in [("team", "p2", name.as_str()), ("other", "p1", &name), ("team", "p1", "absent")] {
+        assert!(matches!(bind(&placement, namespace, pod, of).await, Err(Unbound::Never(_))), "{namespace} {pod} {of}");
+    }
+    // The pod that was replaced is not told to go for good before the new one is known.
+    let mut raised = sandbox.clone();
+    raised.spec.incarnation = 8;
+    placement.seen(DeserializeGuard(Ok(raised)));
+    assert_eq!(bind(&placement, "team", "p1", &name).await, Err(Unbound::NotYet));
+    // A Sandbox that somebody else made for a session.
+    let mut forged = sandbox;
+    forged.metadata.annotations = None;
+    placement.seen(DeserializeGuard(Ok(forged)));
+    assert!(matches!(bind(&placement, "team", "p1", &name).await, Err(Unbound::Never(_))));
+    let operator = placement.bind(&Caller::Local(1), None).await;
+    assert!(matches!(operator, Err(Unbound::Never(_))));
+}
+
+#[tokio::test]
+async fn the_end_of_a_pod_is_told() {
+    let placement = placement();
+    let mut events = placement.events();
+    let sandbox = made(&placement, "u1", "p1");
+    placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+    placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+    assert!(events.try_recv().is_err());
+    let mut failed = sandbox.clone();
+    failed.status.as_mut().unwrap().phase = Some(SandboxPhase::Failed);
+    placement.seen(DeserializeGuard(Ok(failed.clone())));
+    let ended = PlacementEvent::Ended(WorkerId::new(format!("team/{}", sandbox.name_any())).unwrap());
+    assert_eq!(events.try_recv(), Ok(ended.clone()));
+    placement.gone(&("team".to_owned(), sandbox.name_any()));
+    assert_eq!(events.try_recv(), Ok(ended));
+}
+
+#[tokio::test]
+async fn a_lost_worker_raises_the_incarnation_and_a_present_one_does_not() {
+    let placement = placement();
+    let sandbox = made(&placement, "u1", "p1");
+    let key = ("team".to_owned(), sandbox.name_any());
+    placement.seen(DeserializeGuard(Ok(sandbox)));
+    assert!(placement.wanted(&wanted(), &key).unwrap().is_none());
+    placement.lost(&WorkerId::new(format!("team/{}", key.1)).unwrap());
+    let next = placement.wanted(&wanted(), &key).unwrap().unwrap();
+    assert!(next.spec.incarnation > 7 && next.spec.session_id.as_deref() == Some("s"));
+}
