@@ -269,6 +269,9 @@ pub trait Db {
         Ok(())
     }
 
+    /// Notes that a run has new events, for other replicas. They are told after the commit.
+    fn note_change(&mut self, _run_id: &str) {}
+
     /// The first row of a statement.
     fn first(&mut self, sql: &str, values: &[Val<'_>]) -> Result<Option<Row>, DbError> {
         Ok(self.query(sql, values)?.into_iter().next())

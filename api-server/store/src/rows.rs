@@ -386,3 +386,12 @@ pub struct BlobKey {
     /// Digest.
     pub digest: BlobDigest,
 }
+
+/// News of what another replica has written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// The run has new events; perhaps it has ended.
+    Run(RunId),
+    /// News may have been lost: anything may have changed.
+    Missed,
+}

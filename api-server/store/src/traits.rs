@@ -7,7 +7,7 @@ use cadre_protocol::journal::Batch;
 
 use crate::error::StoreError;
 use crate::rows::{
-    AcceptOutcome, AgentLoad, AppendOutcome, BlobKey, BlobRange, CancelOutcome, EndedRun, EventChunk, Lease,
+    AcceptOutcome, AgentLoad, AppendOutcome, BlobKey, BlobRange, CancelOutcome, Change, EndedRun, EventChunk, Lease,
     ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow, StartedRun,
     Waiting,
 };
@@ -140,6 +140,13 @@ pub trait Schema: Send + Sync {
     async fn close(&self);
 }
 
+/// News from other replicas.
+pub trait Changes: Send + Sync {
+    /// Runs that other replicas write to, from now on, told after the commit. News may be lost with a connection: readers
+    /// that hear nothing look at the record after a while. None when the database serves one process only.
+    fn changes(&self) -> Option<tokio::sync::broadcast::Receiver<Change>>;
+}
+
 /// All of it.
-pub trait Store: Runs + Journal + Leases + Sessions + Blobs + Schema {}
-impl<T: Runs + Journal + Leases + Sessions + Blobs + Schema> Store for T {}
+pub trait Store: Runs + Journal + Leases + Sessions + Blobs + Changes + Schema {}
+impl<T: Runs + Journal + Leases + Sessions + Blobs + Changes + Schema> Store for T {}

@@ -8,13 +8,14 @@ mod fixtures;
 mod server;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cadre_protocol::ids::RunId;
 use cadre_protocol::journal::Batch;
 use cadre_store::StoreError;
 use cadre_store::postgres::{PostgresOptions, PostgresStore};
-use cadre_store::rows::{AcceptOutcome, IdempotencyKey, NewRun};
-use cadre_store::traits::{Journal as _, Leases as _, Runs as _, Schema as _};
+use cadre_store::rows::{AcceptOutcome, Change, IdempotencyKey, NewRun};
+use cadre_store::traits::{Changes as _, Journal as _, Leases as _, Runs as _, Schema as _};
 use fixtures::*;
 
 fn connect(url: &str) -> Arc<PostgresStore> {
@@ -157,6 +158,42 @@ async fn a_broken_connection_is_made_again() {
         read = store.lease(&session("s")).await;
     }
     assert_eq!(read.unwrap(), Some(lease));
+}
+
+async fn next(changes: &mut tokio::sync::broadcast::Receiver<Change>) -> Change {
+    tokio::time::timeout(Duration::from_secs(30), changes.recv()).await.unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replicas_hear_of_each_others_writes() {
+    let url = format!("{} application_name=heard", server::new_schema().await);
+    let stores = replicas(&url, 2).await;
+    let (mut of_writer, mut of_other) = (stores[0].changes().unwrap(), stores[1].changes().unwrap());
+    let (run_id, lease) = running(&*stores[0], "s").await;
+    let mut index = 0;
+    // Until the other replica listens, what it hears is that news may be missed.
+    let mut write = async || {
+        appended(append(&*stores[0], "s", &run_id, lease.epoch, index, vec![text("x")]).await);
+        index += 1;
+    };
+    let hears = async |changes: &mut tokio::sync::broadcast::Receiver<Change>| {
+        while next(changes).await != Change::Run(run_id.clone()) {}
+    };
+    loop {
+        write().await;
+        if tokio::time::timeout(Duration::from_millis(200), hears(&mut of_other)).await.is_ok() {
+            break;
+        }
+    }
+    let end = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'heard' \
+         and query ilike 'listen%'";
+    server::execute(&server::url(), end).await;
+    while next(&mut of_other).await != Change::Missed {}
+    write().await;
+    hears(&mut of_other).await;
+    while let Ok(change) = of_writer.try_recv() {
+        assert_eq!(change, Change::Missed, "nobody hears of its own writes");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,9 @@
 //! What a database has to offer.
 
+use tokio::sync::broadcast;
+
 use crate::db::{Db, DbError};
+use crate::rows::Change;
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,4 +57,9 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Connections for reads; 0 lets the writer read.
     fn readers(&self) -> usize;
+
+    /// News from other replicas, if there can be any.
+    fn changes(&self) -> Option<broadcast::Receiver<Change>> {
+        None
+    }
 }

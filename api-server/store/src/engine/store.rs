@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use cadre_protocol::ids::{BlobDigest, Epoch, RunId, SessionId, WorkerId};
+use tokio::sync::broadcast;
 
 use crate::db::{Db, DbError};
 use crate::engine::driver::{Driver, Purpose};
@@ -13,14 +14,15 @@ use crate::engine::writer::Writer;
 use crate::error::StoreError;
 use crate::ops::snapshots::Snapshots;
 use crate::ops::{blobs, leases, queries, schema, sessions};
-use crate::rows::{BlobKey, BlobRange, Lease, Principal, SessionRow};
-use crate::traits::{Blobs, Leases, Schema, Sessions};
+use crate::rows::{BlobKey, BlobRange, Change, Lease, Principal, SessionRow};
+use crate::traits::{Blobs, Changes, Leases, Schema, Sessions};
 
 /// Most runs whose session is remembered.
 const MAX_ORDERS: usize = 65_536;
 
 /// The record in a database of one kind.
 pub struct SqlStore<D: Driver> {
+    driver: Arc<D>,
     writers: Vec<Arc<Writer>>,
     readers: Option<Arc<Readers<D>>>,
     /// Numbers of runs' sessions, where there is more than one writer.
@@ -39,9 +41,9 @@ impl<D: Driver> SqlStore<D> {
         }
         let readers = match driver.readers() {
             0 => None,
-            count => Some(Arc::new(Readers::new(driver, count))),
+            count => Some(Arc::new(Readers::new(Arc::clone(&driver), count))),
         };
-        Ok(Self { writers, readers, orders: Mutex::default(), snapshots: Arc::default() })
+        Ok(Self { driver, writers, readers, orders: Mutex::default(), snapshots: Arc::default() })
     }
 
     /// The writer of a session's operations.
@@ -186,6 +188,12 @@ impl<D: Driver> Blobs for SqlStore<D> {
     async fn get(&self, key: &BlobKey, offset: u64, max_bytes: usize) -> Result<Option<BlobRange>, StoreError> {
         let key = key.clone();
         self.read(move |db| blobs::get(db, &key, offset, max_bytes)).await
+    }
+}
+
+impl<D: Driver> Changes for SqlStore<D> {
+    fn changes(&self) -> Option<broadcast::Receiver<Change>> {
+        self.driver.changes()
     }
 }
 

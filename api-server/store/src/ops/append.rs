@@ -97,6 +97,7 @@ pub fn end_of_journal(db: &mut dyn Db, run_id: &RunId) -> Result<End, DbError> {
 /// Stores consecutive events.
 pub fn insert_chunk(db: &mut dyn Db, run_id: &RunId, chunk: &EventChunk, run_bytes: u64) -> Result<(), DbError> {
     let values = vals![run_id.as_str(), chunk.first_index, chunk.next_index, run_bytes, &*chunk.frames];
+    db.note_change(run_id.as_str());
     db.write(INSERT_CHUNK, values)
 }
 

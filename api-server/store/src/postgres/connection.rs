@@ -10,6 +10,7 @@ use tokio_postgres::{Client, Config, NoTls, Statement};
 use crate::db::{Db, DbError, Row, Val};
 use crate::engine::driver::{Connection, Purpose};
 use crate::postgres::MIGRATIONS;
+use crate::postgres::changes::Changes;
 use crate::postgres::values::{self, Owned};
 
 /// Generic plans are made while tables are empty and would stay bad: rows are found by index, always.
@@ -36,11 +37,14 @@ pub struct PostgresConnection {
     prefix: String,
     /// Statements whose answer nobody needs, but for their errors.
     pending: Vec<(Statement, Vec<Owned>)>,
+    /// Runs of the transaction that other replicas will hear of.
+    changed: Vec<String>,
+    changes: Changes,
 }
 
 impl PostgresConnection {
     /// Connects.
-    pub fn open(config: &Config, purpose: Purpose) -> Result<Self, DbError> {
+    pub fn open(config: &Config, purpose: Purpose, changes: Changes) -> Result<Self, DbError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -66,6 +70,8 @@ impl PostgresConnection {
             begin,
             prefix: String::new(),
             pending: Vec::new(),
+            changed: Vec::new(),
+            changes,
         })
     }
 
@@ -193,6 +199,10 @@ impl Db for PostgresConnection {
         MIGRATIONS
     }
 
+    fn note_change(&mut self, run_id: &str) {
+        self.changed.push(run_id.to_owned());
+    }
+
     fn lock_schema(&mut self) -> Result<(), DbError> {
         self.write(LOCK_SCHEMA, &[])
     }
@@ -228,11 +238,16 @@ impl Connection for PostgresConnection {
             self.send(None)?;
         }
         self.prefix.push_str("commit");
-        self.send(None).map(drop)
+        self.send(None)?;
+        for run_id in self.changed.drain(..) {
+            self.changes.tell(run_id);
+        }
+        Ok(())
     }
 
     fn rollback(&mut self) {
         self.pending.clear();
+        self.changed.clear();
         let was_sent = !self.prefix.starts_with(self.begin);
         self.prefix.clear();
         if was_sent && let Err(error) = self.control("rollback") {

@@ -4,18 +4,22 @@
 //! the next that does. Rows that replicas could fight over are locked first, in one order. Must not know what the rows
 //! mean.
 
+mod changes;
 mod connection;
 mod values;
 
 use std::time::Duration;
 
+use tokio::sync::broadcast;
 use tokio_postgres::config::SslMode;
 
 use crate::db::DbError;
 use crate::engine::driver::{Driver, Purpose};
 use crate::engine::store::SqlStore;
 use crate::error::StoreError;
+use crate::postgres::changes::Changes;
 use crate::postgres::connection::PostgresConnection;
+use crate::rows::Change;
 
 /// Migrations, oldest first. Numbers and names are those of SQLite's.
 const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_initial.sql")];
@@ -58,6 +62,7 @@ impl PostgresStore {
 /// Makes PostgreSQL connections.
 pub struct Postgres {
     config: tokio_postgres::Config,
+    changes: Changes,
     writers: usize,
     readers: usize,
 }
@@ -73,7 +78,8 @@ impl Postgres {
         if config.get_application_name().is_none() {
             config.application_name("cadre");
         }
-        Ok(Self { config, writers: options.writers.max(1), readers: options.readers.max(1) })
+        let changes = Changes::start(config.clone())?;
+        Ok(Self { config, changes, writers: options.writers.max(1), readers: options.readers.max(1) })
     }
 }
 
@@ -81,7 +87,7 @@ impl Driver for Postgres {
     type Connection = PostgresConnection;
 
     fn connect(&self, purpose: Purpose) -> Result<PostgresConnection, DbError> {
-        PostgresConnection::open(&self.config, purpose)
+        PostgresConnection::open(&self.config, purpose, self.changes.clone())
     }
 
     fn writers(&self) -> usize {
@@ -90,5 +96,9 @@ impl Driver for Postgres {
 
     fn readers(&self) -> usize {
         self.readers
+    }
+
+    fn changes(&self) -> Option<broadcast::Receiver<Change>> {
+        Some(self.changes.subscribe())
     }
 }

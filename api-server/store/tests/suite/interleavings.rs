@@ -149,7 +149,7 @@ impl Line {
     async fn check(&self, store: &dyn Store) {
         let filter = RunFilter { session_id: Some(session(&self.session)), limit: 1_000, ..RunFilter::default() };
         let mut stored = store.list(filter).await.unwrap().0;
-        stored.sort_by(|a, b| a.created_at_ms.cmp(&b.created_at_ms));
+        stored.sort_by_key(|row| row.created_at_ms);
         let stored: Vec<_> = stored.iter().map(|row| (&row.run_id, row.status, row.next_index)).collect();
         let expected: Vec<_> = self.runs.iter().map(|run| (&run.id, run.status, run.next_index)).collect();
         assert_eq!(stored, expected);
