@@ -114,8 +114,8 @@ pub fn run(arguments: Arguments) -> Result<()> {
 ///
 /// # Errors
 /// As `cluster up`.
-pub fn up() -> Result<()> {
-    run(Arguments { action: Action::Up { egress: true } })
+pub fn up(egress: bool) -> Result<()> {
+    run(Arguments { action: Action::Up { egress } })
 }
 
 /// Builds the cluster's programs, if they aren't there.

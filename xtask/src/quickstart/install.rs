@@ -66,7 +66,8 @@ impl Tools {
 /// When a step fails.
 pub fn cadre(progress: &Progress, root: &Path) -> Result<Tools> {
     progress.say("Kubernetes: two nodes on this machine (the first time some minutes of compiling)");
-    cluster::up()?;
+    // Only a real model is outside of this machine.
+    cluster::up(super::model::from_environment()?.is_some())?;
     progress.say("images (the first time some minutes of compiling)");
     let made = images::make()?;
     cluster::load(&made.archives)?;
