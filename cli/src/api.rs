@@ -60,7 +60,11 @@ impl CallError {
         match self {
             Self::Unreachable(_) => true,
             Self::Refused { status, code, .. } => {
-                matches!(status.as_u16(), 502..=504) && !matches!(code.as_str(), "agent_not_ready" | "migration_required_error" | "schema_mismatch_error")
+                matches!(status.as_u16(), 502..=504)
+                    && !matches!(
+                        code.as_str(),
+                        "agent_not_ready" | "migration_required_error" | "schema_mismatch_error"
+                    )
             }
             Self::Malformed(_) => false,
         }
@@ -109,12 +113,7 @@ impl Api {
     ///
     /// # Errors
     /// See [`CallError`].
-    pub async fn post(
-        &self,
-        path: &str,
-        form: &Form,
-        more: &[(HeaderName, &str)],
-    ) -> Result<Answer, CallError> {
+    pub async fn post(&self, path: &str, form: &Form, more: &[(HeaderName, &str)]) -> Result<Answer, CallError> {
         let (content_type, body) = form.encode(&format!("cadre-{}", uuid::Uuid::new_v4().simple()));
         let mut headers = HeaderMap::new();
         for (name, value) in [(header::CONTENT_TYPE, content_type.as_str())].iter().chain(more) {
@@ -202,8 +201,11 @@ mod tests {
     fn error_answers_become_a_line_with_the_code() {
         for (status, body, line) in [
             (404, r#"{"detail":"Agent not found","error_id":"not_found"}"#, "Agent not found (not_found)"),
-            (422, r#"{"detail":[{"loc":["body","message"],"msg":"Field required"},{"loc":["body","stream"],"msg":"bad"}]}"#,
-             "message: Field required; stream: bad (validation_error)"),
+            (
+                422,
+                r#"{"detail":[{"loc":["body","message"],"msg":"Field required"},{"loc":["body","stream"],"msg":"bad"}]}"#,
+                "message: Field required; stream: bad (validation_error)",
+            ),
             (502, "<html>", "the server answered 502 Bad Gateway (502)"),
         ] {
             let error = refused(StatusCode::from_u16(status).unwrap(), body.as_bytes());
@@ -214,7 +216,10 @@ mod tests {
     #[test]
     fn only_what_can_pass_is_tried_again() {
         let error = |status, code: &str| {
-            refused(StatusCode::from_u16(status).unwrap(), format!(r#"{{"detail":"x","error_id":"{code}"}}"#).as_bytes())
+            refused(
+                StatusCode::from_u16(status).unwrap(),
+                format!(r#"{{"detail":"x","error_id":"{code}"}}"#).as_bytes(),
+            )
         };
         assert!(error(503, "database_unavailable").may_pass() && error(503, "shutting_down").may_pass());
         for (status, code) in [(503, "agent_not_ready"), (401, "unauthorized"), (500, "internal_error")] {

@@ -38,12 +38,10 @@ impl Failure {
         let (namespace, name) = agent_id.split_once('.').unwrap_or(("", agent_id));
         let place = if namespace.is_empty() { String::new() } else { format!(" -n {namespace}") };
         match code.as_str() {
-            "not_found" if detail.starts_with("Agent") => Self::Other(format!(
-                "agent {name} not found ({code}). What there is: kubectl get agents{place}"
-            )),
-            "agent_not_ready" => {
-                Self::Other(format!("{detail} ({code}). More: kubectl describe agent {name}{place}"))
+            "not_found" if detail.starts_with("Agent") => {
+                Self::Other(format!("agent {name} not found ({code}). What there is: kubectl get agents{place}"))
             }
+            "agent_not_ready" => Self::Other(format!("{detail} ({code}). More: kubectl describe agent {name}{place}")),
             "unauthorized" => Self::Other(format!("{detail} ({code}). Is --token or CADRE_TOKEN the API's key?")),
             _ => error.into(),
         }

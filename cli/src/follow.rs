@@ -200,3 +200,7 @@ fn events(body: Body) -> Events {
     .eventsource()
     .boxed()
 }
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;

@@ -62,7 +62,8 @@ impl PortForward {
 /// Whether a pod takes requests.
 fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let ready = |condition: &k8s_openapi::api::core::v1::PodCondition| condition.type_ == "Ready" && condition.status == "True";
+    let ready =
+        |condition: &k8s_openapi::api::core::v1::PodCondition| condition.type_ == "Ready" && condition.status == "True";
     pod.metadata.deletion_timestamp.is_none() && conditions.is_some_and(|all| all.iter().any(ready))
 }
 

@@ -25,7 +25,7 @@ use failure::Failure;
 
 /// Run AI agents on Kubernetes.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = false)]
+#[command(version)]
 struct Cli {
     #[command(flatten)]
     connection: Connection,

@@ -61,7 +61,8 @@ mod tests {
 
     #[test]
     fn a_form_has_its_fields_and_files() {
-        let file = FormFile { name: "a\"\r\nb.csv".into(), media_type: Some("text/csv\r\nX: y".into()), bytes: "1,2".into() };
+        let file =
+            FormFile { name: "a\"\r\nb.csv".into(), media_type: Some("text/csv\r\nX: y".into()), bytes: "1,2".into() };
         let form = Form { fields: vec![("message", "hi\r\nthere".into())], files: vec![file] };
         let (kind, body) = form.encode("B");
         assert_eq!(kind, "multipart/form-data; boundary=B");

@@ -111,7 +111,8 @@ impl Transport {
                 }
                 let place = self.place.clone();
                 let chunks = response.bytes_stream();
-                let body = chunks.map(move |chunk| chunk.map_err(|e| Unreachable::new(&place, &e.without_url()))).boxed();
+                let body =
+                    chunks.map(move |chunk| chunk.map_err(|e| Unreachable::new(&place, &e.without_url()))).boxed();
                 answer.body(body).map_err(|error| self.lost(&error))
             }
             Way::Forward(client) => {
@@ -152,7 +153,10 @@ mod tests {
     fn servers_are_urls_without_secrets() {
         let _ = rustls::crypto::ring::default_provider().install_default();
         assert_eq!(Transport::direct("http://127.0.0.1:7777/").unwrap().place(), "http://127.0.0.1:7777");
-        assert_eq!(Transport::direct("https://agents.example.com/api/").unwrap().place(), "https://agents.example.com/api");
+        assert_eq!(
+            Transport::direct("https://agents.example.com/api/").unwrap().place(),
+            "https://agents.example.com/api"
+        );
         for bad in ["localhost:7777", "ftp://a", "http://user:pw@a", "", "http://a?token=x"] {
             assert!(Transport::direct(bad).is_err(), "{bad}");
         }

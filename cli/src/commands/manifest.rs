@@ -5,7 +5,7 @@ use cadre_crds::run::{InputPart, InputType, PartType, RunInput, RunSpec};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::run::Request;
+use super::request::Request;
 use crate::multipart::FormFile;
 
 /// Why a manifest can't be run.

@@ -6,6 +6,7 @@ pub mod credential;
 pub mod find;
 pub mod logs;
 pub mod manifest;
+pub mod request;
 pub mod run;
 pub mod runs;
 pub mod version;

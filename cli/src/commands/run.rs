@@ -1,7 +1,6 @@
 //! `run`: makes a run and shows it as it happens.
 
-use std::io::{IsTerminal as _, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -10,13 +9,13 @@ use serde_json::Value;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{cancel, logs, manifest};
+use super::{cancel, logs};
 use crate::api::{Answer, Api, CallError, collect, segment};
-use crate::connect::{Connection, Server, agent_id};
+use crate::connect::Connection;
 use crate::failure::Failure;
 use crate::follow::{Follower, Frame};
 use crate::interrupt;
-use crate::multipart::{Form, FormFile};
+use crate::multipart::Form;
 use crate::render::events::{End, Renderer};
 use crate::render::{clean, terminal};
 
@@ -37,22 +36,22 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct RunArgs {
     /// The agent.
     #[arg(value_name = "agent/NAME", required_unless_present = "filename")]
-    agent: Option<String>,
+    pub(super) agent: Option<String>,
     /// What it is asked; - reads standard input.
     #[arg(conflicts_with = "filename")]
-    text: Option<String>,
+    pub(super) text: Option<String>,
     /// Run a Run manifest's input by the API, without making the object.
     #[arg(long, short = 'f', value_name = "FILE")]
-    filename: Option<PathBuf>,
+    pub(super) filename: Option<PathBuf>,
     /// File to give it; more than once for several.
     #[arg(long = "file", value_name = "PATH")]
-    files: Vec<PathBuf>,
+    pub(super) files: Vec<PathBuf>,
     /// Session to join.
     #[arg(long, value_name = "ID")]
-    session: Option<String>,
+    pub(super) session: Option<String>,
     /// User on whose behalf you ask.
     #[arg(long, value_name = "ID")]
-    user: Option<String>,
+    pub(super) user: Option<String>,
     /// Print the run's id and leave; the run goes on.
     #[arg(long, short)]
     detach: bool,
@@ -68,32 +67,6 @@ pub enum RunFormat {
     Json,
     /// An event a line, as JSON.
     Ndjson,
-}
-
-/// What an agent is asked.
-#[derive(Debug, Default)]
-pub struct Request {
-    /// Text.
-    pub text: String,
-    /// Files.
-    pub files: Vec<FormFile>,
-    /// Session to join.
-    pub session: Option<String>,
-    /// User.
-    pub user: Option<String>,
-    /// Further fields of the form.
-    pub fields: Vec<(&'static str, String)>,
-}
-
-impl Request {
-    fn form(self, detach: bool) -> Form {
-        let Self { text, files, session, user, fields } = self;
-        let mut all = vec![("message", text), ("background", "true".to_owned()), ("stream", (!detach).to_string())];
-        all.extend(session.map(|session| ("session_id", session)));
-        all.extend(user.map(|user| ("user_id", user)));
-        all.extend(fields);
-        Form { fields: all, files }
-    }
 }
 
 /// Runs an agent; answers the exit code.
@@ -118,75 +91,6 @@ pub async fn run(args: RunArgs, connection: &Connection) -> Result<u8, Failure> 
     shown.finish().await
 }
 
-struct Wanted {
-    agent: String,
-    namespace: Option<String>,
-    request: Request,
-}
-
-impl Wanted {
-    /// The manifest's namespace counts where the user named none.
-    fn agent_id(&self, server: &Server) -> String {
-        agent_id(&self.agent, self.namespace.as_deref().or(server.namespace.as_deref()))
-    }
-}
-
-impl RunArgs {
-    fn wanted(&self) -> Result<Wanted, Failure> {
-        let mut wanted = match &self.filename {
-            Some(path) => from_manifest(path)?,
-            None => Wanted {
-                agent: self.agent.clone().unwrap_or_default(),
-                namespace: None,
-                request: Request { text: self.asked()?, ..Request::default() },
-            },
-        };
-        for path in &self.files {
-            wanted.request.files.push(file(path)?);
-        }
-        let request = &mut wanted.request;
-        request.session = self.session.clone().or(request.session.take());
-        request.user = self.user.clone();
-        Ok(wanted)
-    }
-
-    fn asked(&self) -> Result<String, Failure> {
-        match self.text.as_deref() {
-            Some("-") => read_stdin(),
-            Some(text) => Ok(text.to_owned()),
-            None if std::io::stdin().is_terminal() => {
-                Err(Failure::Other("what is the agent asked? Give a text, or - for standard input".to_owned()))
-            }
-            None => read_stdin(),
-        }
-    }
-}
-
-fn read_stdin() -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text);
-    read.map_err(|error| Failure::Other(format!("standard input can't be read: {error}")))?;
-    Ok(text)
-}
-
-fn from_manifest(path: &Path) -> Result<Wanted, Failure> {
-    let place = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::Other(format!("{place}: {error}")))?;
-    let read = manifest::read(&text).map_err(|error| Failure::Other(format!("{place}: {error}")))?;
-    let manifest::Wanted { agent, namespace, request, ignored } = read;
-    if !ignored.is_empty() {
-        terminal::note(&format!("{place}: {} only count for Run objects\n", ignored.join(" and ")));
-    }
-    Ok(Wanted { agent, namespace, request })
-}
-
-fn file(path: &Path) -> Result<FormFile, Failure> {
-    let wrong = |problem: &str| Failure::Other(format!("{}: {problem}", path.display()));
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(|| wrong("has no name that can be sent"))?;
-    let bytes = std::fs::read(path).map_err(|error| wrong(&error.to_string()))?;
-    Ok(FormFile { name: name.to_owned(), media_type: None, bytes: bytes.into() })
-}
-
 /// Sends the request, again where no answer came: the key makes it one run all the same.
 async fn submit(api: &Api, agent: &str, form: &Form) -> Result<Answer, CallError> {
     let key = uuid::Uuid::new_v4().to_string();
@@ -203,8 +107,7 @@ async fn submit(api: &Api, agent: &str, form: &Form) -> Result<Answer, CallError
 
 async fn detached(answer: Answer, output: Option<RunFormat>) -> Result<u8, Failure> {
     let bytes = collect(answer.body).await?;
-    let accepted: Value =
-        serde_json::from_slice(&bytes).map_err(|error| CallError::Malformed(error.to_string()))?;
+    let accepted: Value = serde_json::from_slice(&bytes).map_err(|error| CallError::Malformed(error.to_string()))?;
     let text = match output {
         Some(_) => clean::json(&accepted.to_string()),
         None => clean::clean(accepted.get("run_id").and_then(Value::as_str).unwrap_or_default()),

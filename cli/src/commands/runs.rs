@@ -143,7 +143,13 @@ mod tests {
              r1    helper   COMPLETED   3m    Which region[2J sold most in the whole …\n"
         );
         let wide = shown(&[run], true, true, now);
-        assert!(wide.starts_with("NAMESPACE   RUN   AGENT    STATUS      AGE   TOKENS   USER   SESSION   INPUT\n"), "{wide}");
-        assert!(wide.contains("team-a      r1    helper   COMPLETED   3m    1,234    ada    s1        Which"), "{wide}");
+        assert!(
+            wide.starts_with("NAMESPACE   RUN   AGENT    STATUS      AGE   TOKENS   USER   SESSION   INPUT\n"),
+            "{wide}"
+        );
+        assert!(
+            wide.contains("team-a      r1    helper   COMPLETED   3m    1,234    ada    s1        Which"),
+            "{wide}"
+        );
     }
 }

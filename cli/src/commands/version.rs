@@ -34,6 +34,9 @@ pub async fn version(args: &VersionArgs, connection: &Connection) -> Result<(), 
     }
     let server = connection.server().await?;
     let Info { os_id, os_version, agno_version, agent_count } = server.api.get("/info").await?;
-    let line = format!("server  {os_version}  {os_id}, {agent_count} agents, API of AgentOS {agno_version}, {}\n", server.api.place());
+    let line = format!(
+        "server  {os_version}  {os_id}, {agent_count} agents, API of AgentOS {agno_version}, {}\n",
+        server.api.place()
+    );
     Ok(terminal::answer(&clean(&line))?)
 }

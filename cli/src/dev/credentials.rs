@@ -38,7 +38,8 @@ impl DevCredentials {
     /// The key for a Secret that is not there, by the Models that name it.
     fn from_environment(&self, namespace: &str, secret: &str) -> Option<Credential> {
         let manifests = self.folder.0.manifests();
-        let mut models = manifests.specs.models.iter().filter(|((of, _), _)| of == namespace).map(|(_, model)| &model.spec);
+        let mut models =
+            manifests.specs.models.iter().filter(|((of, _), _)| of == namespace).map(|(_, model)| &model.spec);
         models.find_map(|model| {
             let names_it = model.auth.as_ref().is_some_and(|auth| auth.secret_ref.name == secret);
             let key = self.keys.iter().find(|(provider, _)| names_it && *provider == model.provider);
@@ -95,7 +96,9 @@ stringData: {api-key: from-the-folder}
         let usual = credentials.get("default", "openai", "api-key").await.unwrap();
         assert_eq!(usual.value.expose_secret(), "from-the-environment");
         assert_eq!(usual.hosts.as_deref(), Some(&["api.openai.com".to_owned()][..]));
-        for (namespace, secret, key) in [("default", "other", "api-key"), ("team-a", "openai", "api-key"), ("default", "own", "x")] {
+        for (namespace, secret, key) in
+            [("default", "other", "api-key"), ("team-a", "openai", "api-key"), ("default", "own", "x")]
+        {
             assert!(credentials.get(namespace, secret, key).await.is_err(), "{namespace}/{secret}/{key}");
         }
     }

@@ -80,7 +80,8 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     let stop = stop_signal()?;
     let data = Data::open(&args)?;
     data.store.migrate().await.context("the database can't be migrated")?;
-    let listener = TcpListener::bind(args.listen).await.with_context(|| format!("{} can't be listened on", args.listen))?;
+    let listener =
+        TcpListener::bind(args.listen).await.with_context(|| format!("{} can't be listened on", args.listen))?;
     let listen = listener.local_addr()?;
 
     let sockets = tempfile::Builder::new().prefix("cadre-dev-").tempdir().context("no folder for sockets")?;

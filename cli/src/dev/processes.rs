@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use cadre_agent::config::{Endpoint, Enforcement, EngineConfig, ExecSource, TokenSource};
 use cadre_agent::exec_main::{ExecConfig, exec_main};
@@ -11,11 +12,15 @@ use cadre_api::placement::process::ProcessOptions;
 use clap::Args;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
 
 use crate::failure::Failure;
 
 /// Variables that workers get from this process; nothing else goes to them (security rule 4).
 const KEPT: [&str; 6] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "CADRE_LOG"];
+
+/// Time that an engine gets after its parent is gone.
+const LEAVE_TIME: Duration = Duration::from_secs(10);
 
 /// An engine of `cadre dev`.
 #[derive(Debug, Args)]
@@ -33,11 +38,7 @@ pub fn options(program: PathBuf, link: &Path, workspaces: &Path, workers: u32) -
     let mut endpoint = OsString::from("unix:");
     endpoint.push(link);
     let args = ["__worker".into(), "--api".into(), endpoint, "--workspaces".into(), workspaces.into()];
-    let mut env: Vec<(OsString, OsString)> =
-        KEPT.iter().filter_map(|name| Some(((*name).into(), std::env::var_os(name)?))).collect();
-    if !env.iter().any(|(name, _)| name == "CADRE_LOG") {
-        env.push(("CADRE_LOG".into(), "error".into()));
-    }
+    let env = KEPT.iter().filter_map(|name| Some((OsString::from(*name), std::env::var_os(name)?))).collect();
     ProcessOptions { program, args: args.into(), env, workers }
 }
 
@@ -46,7 +47,7 @@ pub fn options(program: PathBuf, link: &Path, workspaces: &Path, workers: u32) -
 /// # Errors
 /// When a folder or socket can't be made.
 pub async fn worker(args: WorkerArgs) -> Result<u8, Failure> {
-    cadre_agent::logs::start();
+    logs();
     // A Ctrl-C at the terminal is for the parent, which ends its workers in order.
     let _ = nix::unistd::setsid();
     let stop = CancellationToken::new();
@@ -62,7 +63,16 @@ pub async fn worker(args: WorkerArgs) -> Result<u8, Failure> {
         enforcement: Enforcement::BestEffort,
         alive_file: None,
     };
-    Ok(engine_main(config, stop).await?.code())
+    tokio::select! {
+        ended = engine_main(config, stop.clone()) => Ok(ended?.code()),
+        () = too_long_after(stop) => Ok(0),
+    }
+}
+
+/// The engine would wait for a tool longer than anybody waits for it here.
+async fn too_long_after(gone: CancellationToken) {
+    gone.cancelled().await;
+    tokio::time::sleep(LEAVE_TIME).await;
 }
 
 /// Reads standard input on a thread of its own: the runtime would wait for a read that never ends.
@@ -86,6 +96,12 @@ fn parent(gone: CancellationToken) -> oneshot::Receiver<String> {
 /// # Errors
 /// When it can't run.
 pub async fn exec(config: ExecConfig) -> Result<(), Failure> {
-    cadre_agent::logs::start();
+    logs();
     exec_main(config).await.map_err(|error| Failure::Other(format!("exec-server: {error}")))
+}
+
+/// Errors only, in the developer's terminal; `CADRE_LOG` asks for more. Tools' processes are not given it.
+fn logs() {
+    let filter = EnvFilter::try_from_env("CADRE_LOG").unwrap_or_else(|_| EnvFilter::new("error"));
+    let _ = tracing_subscriber::fmt().compact().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }

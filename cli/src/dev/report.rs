@@ -85,11 +85,17 @@ mod tests {
             state: Err("Model gpt is missing\u{1b}[2J".into()),
         };
         let started = started(
-            &Started { listen: "127.0.0.1:7777".parse().unwrap(), workspaces: Path::new("d/.cadre/workspaces"), key_variable: None },
+            &Started {
+                listen: "127.0.0.1:7777".parse().unwrap(),
+                workspaces: Path::new("d/.cadre/workspaces"),
+                key_variable: None,
+            },
             &[agent],
             &[],
         );
-        assert!(started.starts_with("Cadre serves http://127.0.0.1:7777\nAgents:\n  helper  not ready: Model gpt is missing[2J\n"));
+        assert!(started.starts_with(
+            "Cadre serves http://127.0.0.1:7777\nAgents:\n  helper  not ready: Model gpt is missing[2J\n"
+        ));
         assert!(started.contains("no sandbox"));
         let problem = Problem { file: "d/a.yaml".into(), line: 7, message: "spec.model: \n is wrong".into() };
         assert_eq!(problems(&[problem]), "d/a.yaml:7: spec.model: is wrong\n");

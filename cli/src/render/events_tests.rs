@@ -11,7 +11,12 @@ fn read(event: Value) -> RunEvent {
 fn shown(events: &[RunEvent]) -> String {
     let mut renderer = Renderer::new(Style::default(), "r1");
     let pieces = events.iter().flat_map(|event| renderer.event(event));
-    pieces.map(|piece| match piece { Piece::Answer(text) => text, Piece::Note(text) => format!("#{text}") }).collect()
+    pieces
+        .map(|piece| match piece {
+            Piece::Answer(text) => text,
+            Piece::Note(text) => format!("#{text}"),
+        })
+        .collect()
 }
 
 fn tool(result: Option<&str>, error: bool) -> ToolExecution {
@@ -59,24 +64,37 @@ fn a_run_reads_like_a_conversation() {
 #[test]
 fn what_went_wrong_is_said() {
     for (event, text) in [
-        (json!({"event": "RunError", "content": "no\u{1b}[2J key", "error_type": "model_provider_error"}),
-         "#✗ no[2J key (model_provider_error)\n"),
-        (json!({"event": "RunError", "content": "slow", "error_type": "a", "error_id": "rate_limit"}),
-         "#✗ slow (a, rate_limit)\n"),
-        (json!({"event": "RunCancelled", "content": "part", "reason": "cancelled by the user"}),
-         "#✗ cancelled: cancelled by the user\n"),
-        (json!({"event": "CustomEvent", "type": "retry", "attempt": 2, "attempts": 3, "delay": 1.0, "error": "502\u{202e}"}),
-         "#! the model call failed: 502; attempt 2 of 3 in 1.00 s\n"),
-        (json!({"event": "CustomEvent", "type": "workspace_rolled_back", "files": ["a", "b", "c", "d", "e", "f\n", "g"]}),
-         "#! the workspace was replaced by a new one; changes to these files are lost: a, b, c, d, e and 2 more\n"),
-        (json!({"event": "CustomEvent", "type": "tool_outcome_unknown", "tool_name": "shell", "reason": "OOMKilled"}),
-         "#! the outcome of shell is unknown, and it was not run again: OOMKilled\n"),
+        (
+            json!({"event": "RunError", "content": "no\u{1b}[2J key", "error_type": "model_provider_error"}),
+            "#✗ no[2J key (model_provider_error)\n",
+        ),
+        (
+            json!({"event": "RunError", "content": "slow", "error_type": "a", "error_id": "rate_limit"}),
+            "#✗ slow (a, rate_limit)\n",
+        ),
+        (
+            json!({"event": "RunCancelled", "content": "part", "reason": "cancelled by the user"}),
+            "#✗ cancelled: cancelled by the user\n",
+        ),
+        (
+            json!({"event": "CustomEvent", "type": "retry", "attempt": 2, "attempts": 3, "delay": 1.0, "error": "502\u{202e}"}),
+            "#! the model call failed: 502; attempt 2 of 3 in 1.00 s\n",
+        ),
+        (
+            json!({"event": "CustomEvent", "type": "workspace_rolled_back", "files": ["a", "b", "c", "d", "e", "f\n", "g"]}),
+            "#! the workspace was replaced by a new one; changes to these files are lost: a, b, c, d, e and 2 more\n",
+        ),
+        (
+            json!({"event": "CustomEvent", "type": "tool_outcome_unknown", "tool_name": "shell", "reason": "OOMKilled"}),
+            "#! the outcome of shell is unknown, and it was not run again: OOMKilled\n",
+        ),
         (json!({"event": "CustomEvent", "type": "something_new"}), ""),
         (json!({"event": "RunContinued"}), "#the run goes on in another worker\n"),
     ] {
         assert_eq!(shown(&[read(event.clone())]), text, "{event}");
     }
-    let failed = RunEvent::ToolCallCompleted { tool: tool(Some("exit 1: \u{9b}31mno such file"), true), content: String::new() };
+    let failed =
+        RunEvent::ToolCallCompleted { tool: tool(Some("exit 1: \u{9b}31mno such file"), true), content: String::new() };
     assert_eq!(shown(&[failed]), "#✗ shell 0.50 s exit 1: 31mno such file\n");
 }
 
@@ -117,5 +135,8 @@ fn no_text_of_a_model_or_a_tool_steers_the_terminal() {
 #[test]
 fn exit_codes_tell_ends_apart() {
     let code = |event| End::of(event).map(End::exit_code);
-    assert_eq!(["RunCompleted", "RunError", "RunCancelled", "RunContent"].map(code), [Some(0), Some(1), Some(130), None]);
+    assert_eq!(
+        ["RunCompleted", "RunError", "RunCancelled", "RunContent"].map(code),
+        [Some(0), Some(1), Some(130), None]
+    );
 }
