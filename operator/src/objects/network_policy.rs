@@ -29,8 +29,9 @@ const NOT_INTERNET_V4: [&str; 9] = [
     "224.0.0.0/4",
     "240.0.0.0/4",
 ];
-/// The same for IPv6, with the ranges that embed IPv4 addresses.
-const NOT_INTERNET_V6: [&str; 6] = ["::/96", "::ffff:0:0/96", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8"];
+/// The same for IPv6, with ranges that embed IPv4 addresses. IPv4-mapped ones never are on the wire, and the Kubernetes
+/// API refuses them here.
+const NOT_INTERNET_V6: [&str; 5] = ["::/96", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8"];
 
 /// Denies both ways for all agent pods of a namespace, but for the API server's worker port.
 #[must_use]

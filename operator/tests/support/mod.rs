@@ -1,0 +1,241 @@
+//! A kube-apiserver with the CRDs, a scripted API server, and the controllers between them.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use cadre_e2e::ControlPlane;
+use cadre_operator::config::Settings;
+use cadre_operator::metrics::Metrics;
+use cadre_operator::run::controllers;
+use cadre_protocol::feed::{FeedItem, RunReport, SubmitRun};
+use cadre_protocol::run::RunStatus;
+use clap::Parser;
+use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::broadcast;
+use tokio::task::JoinSet;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_util::sync::CancellationToken;
+
+const TOKEN: &str = "the-operator";
+
+/// A client of the shared control plane, with the CRDs and a namespace of its own.
+pub async fn cluster(namespace: &str) -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let path =
+        tokio::task::spawn_blocking(|| ControlPlane::shared().map(ControlPlane::kubeconfig)).await.unwrap().unwrap();
+    let config = Kubeconfig::read_from(path).unwrap();
+    let client =
+        Client::try_from(Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap()).unwrap();
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for manifest in cadre_crds::manifest::all().unwrap() {
+        let name = format!("{}.cadre.dev", manifest.plural);
+        crds.patch(&name, &PatchParams::apply("test").force(), &Patch::Apply(manifest.object)).await.unwrap();
+        eventually(&name, async || {
+            let status = crds.get(&name).await.unwrap().status.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
+        })
+        .await;
+    }
+    let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
+    Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+    client
+}
+
+/// Looks until true.
+pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let looking = async {
+        let mut pause = tokio::time::interval(Duration::from_millis(50));
+        while !check().await {
+            pause.tick().await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(60), looking).await.is_ok(), "waited for {what}");
+}
+
+/// Creates an object of ours from its JSON.
+pub async fn create<K>(client: &Client, namespace: &str, kind: &str, name: &str, spec: Value) -> K
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + serde::de::DeserializeOwned
+        + serde::Serialize
+        + Clone
+        + std::fmt::Debug,
+{
+    let object = json!({"apiVersion": "cadre.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec});
+    let object: K = serde_json::from_value(object).unwrap();
+    Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &object).await.unwrap()
+}
+
+/// The API server's worker port, as far as the operator sees it.
+#[derive(Clone)]
+pub struct FakeApi {
+    pub url: String,
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    known: Mutex<Vec<FeedItem>>,
+    changes: broadcast::Sender<FeedItem>,
+    submitted: Mutex<Vec<SubmitRun>>,
+    cancelled: Mutex<Vec<String>>,
+    refusal: Mutex<Option<StatusCode>>,
+}
+
+impl FakeApi {
+    pub async fn start() -> Self {
+        let inner = Arc::new(Inner {
+            known: Mutex::default(),
+            changes: broadcast::channel(64).0,
+            submitted: Mutex::default(),
+            cancelled: Mutex::default(),
+            refusal: Mutex::default(),
+        });
+        let router = Router::new()
+            .route("/operator/v1/feed", get(feed))
+            .route("/operator/v1/runs", post(submit))
+            .route("/operator/v1/runs/{namespace}/{uid}/cancel", post(cancel))
+            .with_state(inner.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { url, inner }
+    }
+
+    pub fn tell(&self, item: FeedItem) {
+        self.inner.known.lock().unwrap().push(item.clone());
+        let _ = self.inner.changes.send(item);
+    }
+
+    pub fn submitted(&self) -> Vec<SubmitRun> {
+        self.inner.submitted.lock().unwrap().clone()
+    }
+
+    pub fn cancelled(&self) -> Vec<String> {
+        self.inner.cancelled.lock().unwrap().clone()
+    }
+
+    pub fn refuse(&self, status: Option<StatusCode>) {
+        *self.inner.refusal.lock().unwrap() = status;
+    }
+}
+
+pub fn report(run: &SubmitRun, status: RunStatus) -> RunReport {
+    RunReport {
+        uid: run.uid.clone(),
+        namespace: run.namespace.clone(),
+        name: run.name.clone(),
+        run_id: format!("run-of-{}", run.name),
+        session_id: "session".into(),
+        status,
+        attempts: 1,
+        started_at_ms: None,
+        finished_at_ms: status.is_terminal().then_some(1_700_000_000_000),
+        metrics: None,
+        output: status.is_terminal().then(|| "42".to_owned()),
+        output_truncated: false,
+        error: None,
+        waiting_on: None,
+    }
+}
+
+fn allowed(headers: &HeaderMap) -> Result<(), StatusCode> {
+    let bearer = headers.get("authorization").and_then(|value| value.to_str().ok());
+    if bearer == Some(&format!("Bearer {TOKEN}")) { Ok(()) } else { Err(StatusCode::UNAUTHORIZED) }
+}
+
+async fn feed(State(inner): State<Arc<Inner>>, headers: HeaderMap) -> Result<Body, StatusCode> {
+    allowed(&headers)?;
+    let changes = BroadcastStream::new(inner.changes.subscribe()).filter_map(Result::ok);
+    let mut known = inner.known.lock().unwrap().clone();
+    known.push(FeedItem::Synced {});
+    let lines = tokio_stream::iter(known).chain(changes).map(|item| {
+        let line = serde_json::to_string(&item).unwrap() + "\n";
+        Ok::<_, std::io::Error>(Bytes::from(line))
+    });
+    Ok(Body::from_stream(lines))
+}
+
+async fn submit(
+    State(inner): State<Arc<Inner>>,
+    headers: HeaderMap,
+    Json(run): Json<SubmitRun>,
+) -> Result<Json<RunReport>, (StatusCode, Json<Value>)> {
+    allowed(&headers).map_err(|status| (status, Json(json!({}))))?;
+    if let Some(status) = *inner.refusal.lock().unwrap() {
+        return Err((status, Json(json!({"detail": "not like this"}))));
+    }
+    let answer = report(&run, RunStatus::Pending);
+    inner.submitted.lock().unwrap().push(run);
+    inner.known.lock().unwrap().push(FeedItem::Run(Box::new(answer.clone())));
+    Ok(Json(answer))
+}
+
+async fn cancel(State(inner): State<Arc<Inner>>, Path((_, uid)): Path<(String, String)>) -> StatusCode {
+    inner.cancelled.lock().unwrap().push(uid);
+    StatusCode::NOT_FOUND
+}
+
+/// Running controllers.
+pub struct Operator {
+    pub metrics: Arc<Metrics>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+    _token: tempfile::NamedTempFile,
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+impl Operator {
+    pub fn start(client: &Client, namespace: &str, api: &FakeApi) -> Self {
+        let token = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(token.path(), format!("{TOKEN}\n")).unwrap();
+        let settings = settings(&api.url, namespace, token.path().into());
+        let (metrics, stop) = (Arc::new(Metrics::new()), CancellationToken::new());
+        let tasks = controllers(client.clone(), settings, metrics.clone(), &stop).unwrap();
+        Self { metrics, stop, tasks, _token: token }
+    }
+
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+pub fn settings(url: &str, namespace: &str, token: PathBuf) -> Settings {
+    let flags = [
+        "operator",
+        "--worker-url",
+        url,
+        "--namespaces",
+        namespace,
+        "--agent-image",
+        "localhost/cadre-agent:dev",
+        "--sandbox-image",
+        "localhost/cadre-sandbox:dev",
+        "--kubernetes-host",
+        "10.96.0.1",
+        "--cluster-cidrs",
+        "10.96.0.0/12,10.244.0.0/16",
+    ];
+    let mut settings = Flags::try_parse_from(flags).unwrap().settings;
+    settings.token_file = token;
+    settings
+}
