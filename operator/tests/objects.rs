@@ -1,5 +1,7 @@
 //! Built objects, as the whole YAML that Kubernetes gets. `CADRE_BLESS=1` writes what is built; the diff is then reviewed.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::PathBuf;
 
 use cadre_crds::sandbox::Sandbox;
