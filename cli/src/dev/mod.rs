@@ -17,6 +17,7 @@ use cadre_api::auth::key::Authentication;
 use cadre_api::auth::pod::LocalAuth;
 use cadre_api::catalog::Catalog as _;
 use cadre_api::catalog::folder::{FolderCatalog, FolderError};
+use cadre_api::catalog::manifest::Problem;
 use cadre_api::catalog::secrets::FolderSecrets;
 use cadre_api::domain::Limits;
 use cadre_api::placement::process::ProcessPlacement;
@@ -30,6 +31,7 @@ use clap::Args;
 use secrecy::SecretString;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 
@@ -71,13 +73,11 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     logs();
     let key = std::env::var(&args.token_env).ok().filter(|key| !key.is_empty()).map(SecretString::from);
     let authentication = Authentication::new(key.as_ref(), args.listen, true)?;
-    let catalog = match FolderCatalog::open(&args.dir, NAMESPACE) {
-        Err(FolderError::Problems(problems)) => {
-            anyhow::bail!("these manifests are wrong:\n{}", report::problems(&problems).trim_end())
-        }
-        other => other?,
-    };
     let stop = stop_signal()?;
+    let catalog = FolderCatalog::open(&args.dir, NAMESPACE).map_err(wrong)?;
+    let watch = catalog.watch(stop.clone())?;
+    // What changed before the watch began would otherwise be seen at the next change only.
+    catalog.reload().map_err(wrong)?;
     let data = Data::open(&args)?;
     data.store.migrate().await.context("the database can't be migrated")?;
     let listener =
@@ -92,10 +92,10 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     let placement = Arc::new(ProcessPlacement::start(options, auth.clone()));
 
     let key_variable = key.is_some().then_some(args.token_env.as_str());
+    let telling = tokio::spawn(tell(catalog.clone(), catalog.changes(), catalog.problems(), stop.clone()));
     let started = report::Started { listen, workspaces: &data.workspaces, key_variable };
     terminal::answer(&report::started(&started, &catalog.agents(), &catalog.manifests().runs))?;
-    let watch = catalog.watch(stop.clone())?;
-    let watching = [tokio::spawn(watch), tokio::spawn(tell(catalog.clone(), stop.clone()))];
+    let watching = [tokio::spawn(watch), telling];
 
     let credentials = DevCredentials::new(FolderSecrets(catalog.clone()), |name| std::env::var(name).ok());
     let policy = EgressPolicy { allow_private: true, ..EgressPolicy::default() };
@@ -120,9 +120,22 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     served
 }
 
+fn wrong(error: FolderError) -> anyhow::Error {
+    match error {
+        FolderError::Problems(problems) => {
+            anyhow::anyhow!("these manifests are wrong:\n{}", report::problems(&problems).trim_end())
+        }
+        other => other.into(),
+    }
+}
+
 /// Says what is there whenever the manifests changed, and what is wrong with them.
-async fn tell(catalog: Arc<FolderCatalog>, stop: CancellationToken) {
-    let (mut changes, mut problems) = (catalog.changes(), catalog.problems());
+async fn tell(
+    catalog: Arc<FolderCatalog>,
+    mut changes: watch::Receiver<u64>,
+    mut problems: watch::Receiver<Vec<Problem>>,
+    stop: CancellationToken,
+) {
     loop {
         let text = tokio::select! {
             () = stop.cancelled() => return,

@@ -92,7 +92,6 @@ pub struct Dev {
     lines: Receiver<String>,
     said: Vec<String>,
     pub url: String,
-    pub started_in: Duration,
 }
 
 impl Dev {
@@ -101,7 +100,6 @@ impl Dev {
     }
 
     pub fn start_at(folder: &Folder, listen: &str, env: &[(&str, &str)]) -> Self {
-        let began = Instant::now();
         let mut child = Command::new(CADRE)
             .arg("dev")
             .arg(folder.manifests())
@@ -114,9 +112,8 @@ impl Dev {
         let output = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
         std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let mut dev = Self { child, lines, said: Vec::new(), url: String::new(), started_in: Duration::ZERO };
+        let mut dev = Self { child, lines, said: Vec::new(), url: String::new() };
         let first = dev.hear("Cadre serves ");
-        dev.started_in = began.elapsed();
         dev.url = first.trim_start_matches("Cadre serves ").to_owned();
         dev.hear("This is no sandbox");
         dev
@@ -173,8 +170,10 @@ impl Dev {
 
 impl Drop for Dev {
     fn drop(&mut self) {
-        signal(self.child.id(), "TERM");
-        let _ = self.child.wait();
+        if matches!(self.child.try_wait(), Ok(None)) {
+            signal(self.child.id(), "TERM");
+            let _ = self.child.wait();
+        }
     }
 }
 
