@@ -183,7 +183,7 @@ pub fn segment(text: &str) -> String {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'~' => encoded.push(char::from(byte)),
             // Dots are fine inside of names; alone they would walk up.
-            b'.' if text.trim_matches('.') != "" => encoded.push('.'),
+            b'.' if !text.trim_matches('.').is_empty() => encoded.push('.'),
             _ => encoded.push_str(&format!("%{byte:02X}")),
         }
     }

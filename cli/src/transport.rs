@@ -46,7 +46,7 @@ pub struct Transport {
 #[derive(Clone)]
 enum Way {
     Direct { client: reqwest::Client, base: String },
-    Forward(Client<PortForward, Full<Bytes>>),
+    Forward(Box<Client<PortForward, Full<Bytes>>>),
 }
 
 /// Why a URL can't be used.
@@ -81,7 +81,7 @@ impl Transport {
     /// Through a port-forward.
     #[must_use]
     pub fn forward(place: String, forward: PortForward) -> Self {
-        Self { place, way: Way::Forward(Client::builder(TokioExecutor::new()).build(forward)) }
+        Self { place, way: Way::Forward(Box::new(Client::builder(TokioExecutor::new()).build(forward))) }
     }
 
     /// Where it leads, for people.

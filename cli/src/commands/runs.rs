@@ -138,7 +138,7 @@ mod tests {
         .unwrap();
         let now = "2026-11-30T02:58:54Z".parse().unwrap();
         assert_eq!(
-            shown(&[run.clone()], false, false, now),
+            shown(std::slice::from_ref(&run), false, false, now),
             "RUN   AGENT    STATUS      AGE   INPUT\n\
              r1    helper   COMPLETED   3m    Which region[2J sold most in the whole …\n"
         );

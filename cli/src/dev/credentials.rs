@@ -36,7 +36,7 @@ impl DevCredentials {
     }
 
     /// The key for a Secret that is not there, by the Models that name it.
-    fn from_environment(&self, namespace: &str, secret: &str) -> Option<Credential> {
+    fn variable_for(&self, namespace: &str, secret: &str) -> Option<Credential> {
         let manifests = self.folder.0.manifests();
         let mut models =
             manifests.specs.models.iter().filter(|((of, _), _)| of == namespace).map(|(_, model)| &model.spec);
@@ -53,7 +53,7 @@ impl Credentials for DevCredentials {
     async fn get(&self, namespace: &str, secret: &str, key: &str) -> Result<Credential, CredentialError> {
         match self.folder.get(namespace, secret, key).await {
             Err(CredentialError::MissingSecret) => {
-                self.from_environment(namespace, secret).ok_or(CredentialError::MissingSecret)
+                self.variable_for(namespace, secret).ok_or(CredentialError::MissingSecret)
             }
             other => other,
         }
