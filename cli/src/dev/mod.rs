@@ -88,7 +88,7 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     let link = sockets.path().join("link");
     let worker = UnixListener::bind(&link).context("the workers' socket can't be made")?;
     let auth = LocalAuth::generate();
-    let options = processes::options(std::env::current_exe()?, &link, &data.workspaces, args.workers);
+    let options = processes::options(std::env::current_exe()?, sockets.path(), &link, &data.workspaces, args.workers);
     let placement = Arc::new(ProcessPlacement::start(options, auth.clone()));
 
     let key_variable = key.is_some().then_some(args.token_env.as_str());

@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use crate::failure::Failure;
 
 /// Variables that workers get from this process; nothing else goes to them (security rule 4).
-const KEPT: [&str; 6] = ["PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "CADRE_LOG"];
+const KEPT: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "CADRE_LOG"];
 
 /// Time that an engine gets after its parent is gone.
 const LEAVE_TIME: Duration = Duration::from_secs(10);
@@ -33,12 +33,13 @@ pub struct WorkerArgs {
     workspaces: PathBuf,
 }
 
-/// How workers are started.
-pub fn options(program: PathBuf, link: &Path, workspaces: &Path, workers: u32) -> ProcessOptions {
+/// How workers are started. Their sockets go below `sockets` too: what a killed worker leaves goes with that folder.
+pub fn options(program: PathBuf, sockets: &Path, link: &Path, workspaces: &Path, workers: u32) -> ProcessOptions {
     let mut endpoint = OsString::from("unix:");
     endpoint.push(link);
     let args = ["__worker".into(), "--api".into(), endpoint, "--workspaces".into(), workspaces.into()];
-    let env = KEPT.iter().filter_map(|name| Some((OsString::from(*name), std::env::var_os(name)?))).collect();
+    let kept = KEPT.iter().filter_map(|name| Some((OsString::from(*name), std::env::var_os(name)?)));
+    let env = kept.chain([("TMPDIR".into(), sockets.into())]).collect();
     ProcessOptions { program, args: args.into(), env, workers }
 }
 
