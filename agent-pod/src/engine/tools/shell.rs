@@ -32,7 +32,8 @@ pub fn spec(binding: &ToolBinding) -> ToolSpec {
     super::spec(
         NAME,
         "Runs a command with bash in the sandbox. It starts in the workspace, whose files stay between calls; \
-         processes and environment do not. Returns exit code, standard output and standard error.",
+         processes and environment do not. Returns standard output; exit code and standard error too, when there is \
+         something to say of them.",
         json!({
             "command": {"type": "string", "description": "The command line."},
             "timeout_seconds": {
@@ -83,6 +84,11 @@ pub fn tell(end: &End, stdout: &str, stderr: &str) -> Outcome {
     let stderr = bounds::head_and_tail(stderr.trim_end(), STDERR_CHARS);
     let left = RESULT_CHARS.saturating_sub(stderr.chars().count() + 200);
     let stdout = bounds::head_and_tail(stdout.trim_end(), left);
+    // The common case costs the model no token more than the output itself.
+    if end.code == Some(0) && !end.timed_out && !end.killed && stderr.is_empty() && !end.truncated {
+        let text = if stdout.is_empty() { "(no output)".to_owned() } else { stdout };
+        return Outcome { text, error: false, effect: None };
+    }
     let mut text = status;
     for (name, output) in [("stdout", stdout), ("stderr", stderr)] {
         if !output.is_empty() {
@@ -102,7 +108,12 @@ mod tests {
     #[test]
     fn results_say_what_happened() {
         let ended = |code| End { code: Some(code), ..End::default() };
-        assert_eq!(tell(&ended(0), "hi\n", "").text, "exit code: 0\n--- stdout ---\nhi");
+        assert_eq!(tell(&ended(0), "hi\n", "").text, "hi");
+        assert_eq!(tell(&ended(0), "", "").text, "(no output)");
+        assert_eq!(
+            tell(&ended(0), "hi\n", "careful\n").text,
+            "exit code: 0\n--- stdout ---\nhi\n--- stderr ---\ncareful"
+        );
         let failed = tell(&ended(2), "", "no such file\n");
         assert_eq!((failed.text.as_str(), failed.error), ("exit code: 2\n--- stderr ---\nno such file", false));
         assert!(tell(&End { timed_out: true, ..End::default() }, "", "").error);
