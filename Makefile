@@ -2,8 +2,8 @@
 # What can be made again is kept in ~/.cache/cadre (CADRE_CACHE moves it), keyed by what it is made from.
 
 CADRE_CACHE ?= $(HOME)/.cache/cadre
-# One target folder for a lock file and compiler, so that a fresh checkout finds the dependencies compiled.
-key := $(shell (cat Cargo.lock; rustc -vV) | sha256sum | cut -c 1-16)
+# One target folder for a set of dependencies and a compiler, so that a fresh checkout finds them compiled.
+key := $(shell (grep ^checksum Cargo.lock; rustc -vV) | sha256sum | cut -c 1-16)
 export CARGO_TARGET_DIR ?= $(CADRE_CACHE)/target/$(key)
 export CADRE_CACHE
 
