@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use sha2::{Digest as _, Sha256};
 
 use super::build::Programs;
 use super::root;
@@ -59,6 +60,25 @@ impl Image {
             Self::ApiServer => "cadre-api",
             Self::Agent | Self::Sandbox => "cadre-agent",
         }
+    }
+
+    /// What it is made from: equal keys give equal images.
+    ///
+    /// # Errors
+    /// When a file that goes into it can't be read.
+    pub fn key(self, programs: &Programs) -> Result<String> {
+        let mut hash = Sha256::new();
+        hash.update(include_str!("contents.rs"));
+        hash.update(include_str!("../oci.rs"));
+        hash.update(include_str!("../oci/layer.rs"));
+        hash.update(env!("CARGO_PKG_VERSION"));
+        hash.update(std::fs::read(programs.path(self.program()))?);
+        match self {
+            Self::Operator | Self::ApiServer => hash.update(std::fs::read(Path::new("/").join(CERTIFICATES))?),
+            Self::Agent => {}
+            Self::Sandbox => hash.update(root::key()),
+        }
+        Ok(format!("{:x}", hash.finalize()))
     }
 
     /// Its configuration and layers.

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use cadre_e2e::cache;
 
 use crate::cluster::progress::Progress;
-use crate::oci::{ImageConfig, layer::Layer, write_archive};
+use crate::oci::write_archive;
 
 /// Name before `/{image}:{tag}`.
 const REPOSITORY: &str = "localhost/cadre";
@@ -87,11 +87,7 @@ fn archives(
     std::fs::create_dir_all(out).with_context(|| format!("can't make {}", out.display()))?;
     let mut finished = Vec::new();
     for image in wanted {
-        if *image == contents::Image::Sandbox {
-            progress.say("making the sandbox's root file system");
-        }
-        let (config, layers) = image.contents(programs)?;
-        let image = write(out, *image, repository, &config, &layers)?;
+        let image = finish(&progress, *image, programs, out, repository)?;
         progress.say(&format!("{:<48} {:>6.1} MB", image.name, image.bytes as f64 / 1e6));
         finished.push(image);
     }
@@ -114,22 +110,41 @@ fn wanted(only: &[String]) -> Result<Vec<contents::Image>> {
     Ok(all.into_iter().filter(|image| only.is_empty() || only.iter().any(|name| name == image.name())).collect())
 }
 
-/// Writes an archive under both names. The names are in the archive's index only, so the digest does not depend on them.
-fn write(
-    out: &Path,
+/// Writes an archive, unless there is one that was made from the same.
+fn finish(
+    progress: &Progress,
     image: contents::Image,
+    programs: &build::Programs,
+    out: &Path,
     repository: &str,
-    config: &ImageConfig,
-    layers: &[Layer],
 ) -> Result<Finished> {
-    let path = out.join(format!("{}.tar", image.name()));
+    let archive = out.join(format!("{}.tar", image.name()));
+    let record = out.join(format!("{}.made-from", image.name()));
+    let key = format!("{repository} {}", image.key(programs)?);
+    let recorded = std::fs::read_to_string(&record).unwrap_or_default();
+    let name = match recorded.split_once('\n') {
+        Some((old, name)) if old == key && archive.exists() => name.trim().to_owned(),
+        _ => {
+            if image == contents::Image::Sandbox {
+                progress.say("making the sandbox's root file system");
+            }
+            let name = write(&archive, image, programs, repository)?;
+            std::fs::write(&record, format!("{key}\n{name}\n"))?;
+            name
+        }
+    };
+    let bytes = std::fs::metadata(&archive)?.len();
+    Ok(Finished { image, archive, name, bytes })
+}
+
+/// Writes an archive under both names, and returns the one made from its content. The names are in the archive's index
+/// only, so the digest does not depend on them.
+fn write(archive: &Path, image: contents::Image, programs: &build::Programs, repository: &str) -> Result<String> {
+    let (config, layers) = image.contents(programs)?;
     let version = format!("{repository}/{}:{}", image.name(), env!("CARGO_PKG_VERSION"));
-    let staged = out.join(format!("{}.unnamed.tar", image.name()));
-    let digest = write_archive(&staged, std::slice::from_ref(&version), config, layers)?;
+    let digest = write_archive(archive, std::slice::from_ref(&version), &config, &layers)?;
     let tag: String = digest.trim_start_matches("sha256:").chars().take(16).collect();
     let name = format!("{repository}/{}:{tag}", image.name());
-    write_archive(&path, &[version, name.clone()], config, layers)?;
-    std::fs::remove_file(&staged)?;
-    let bytes = std::fs::metadata(&path)?.len();
-    Ok(Finished { image, archive: path, name, bytes })
+    write_archive(archive, &[version, name.clone()], &config, &layers)?;
+    Ok(name)
 }

@@ -46,10 +46,15 @@ pub fn layer() -> Result<Layer> {
     Ok(layer)
 }
 
+/// What the root is made from.
+pub fn key() -> String {
+    let key = format!("{:x}", Sha256::digest(format!("{SUITE} {PACKAGES} {EPOCH} {DROPPED:?}")));
+    key.chars().take(16).collect()
+}
+
 /// The folder that holds the root; made if it isn't there.
 fn folder() -> Result<PathBuf> {
-    let key = format!("{:x}", Sha256::digest(format!("{SUITE} {PACKAGES} {EPOCH}")));
-    let folder = cache::root()?.join("sandbox-root").join(&key[..16]);
+    let folder = cache::root()?.join("sandbox-root").join(key());
     if folder.exists() {
         return Ok(folder);
     }
