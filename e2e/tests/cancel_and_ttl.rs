@@ -1,6 +1,7 @@
 //! Runs end early when told so, in each way there is; and their objects go when their time has come.
 #![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+use cadre_e2e::story::api::Started;
 use cadre_e2e::story::follow::Follower;
 use cadre_e2e::story::objects::{run, scripted, shell, talker, worker};
 use cadre_e2e::story::{LIMIT, NAMESPACE, Story, condition};
@@ -16,8 +17,8 @@ fn slow(story: &Story) -> String {
     agent
 }
 
-fn wait_for_the_tool(story: &Story, agent: &str, run: &str) -> Follower {
-    let mut follower = Follower::start(&story.api, agent, run);
+fn wait_for_the_tool(story: &Story, run: &Started) -> Follower {
+    let mut follower = Follower::start(&story.api, run);
     follower.until("the start of the tool", |frame| frame.event == "ToolCallStarted").unwrap();
     follower
 }
@@ -40,7 +41,7 @@ fn a_run_object_is_cancelled_by_its_field() {
     let story = Story::begin().unwrap();
     let (agent, job) = (slow(&story), story.name("field"));
     story.apply(&run(&job, &agent, "go", &json!({}))).unwrap();
-    let follower = wait_for_the_tool(&story, &agent, &story.run_id(&job).unwrap());
+    let follower = wait_for_the_tool(&story, &story.started(&job).unwrap());
     story.kubernetes.merge(NAMESPACE, "runs", &job, &json!({"spec": {"cancel": true}})).unwrap();
     let ended = story.finished(&job).unwrap();
     assert_eq!(ended["status"]["phase"], "Cancelled");
@@ -58,11 +59,11 @@ fn a_run_object_that_is_deleted_cancels_its_run() {
     let story = Story::begin().unwrap();
     let (agent, job) = (slow(&story), story.name("deleted"));
     story.apply(&run(&job, &agent, "go", &json!({}))).unwrap();
-    let id = story.run_id(&job).unwrap();
-    let follower = wait_for_the_tool(&story, &agent, &id);
+    let run = story.started(&job).unwrap();
+    let follower = wait_for_the_tool(&story, &run);
     story.cluster.run(&["delete", "run", &job, "-n", NAMESPACE]).unwrap();
     assert_eq!(last_event(follower), "RunCancelled");
-    assert_eq!(story.api.ended(&agent, &id).unwrap()["status"], "CANCELLED", "the API keeps the run");
+    assert_eq!(story.api.ended(&run).unwrap()["status"], "CANCELLED", "the API keeps the run");
     no_process_is_left(&story, &agent);
 }
 
@@ -70,11 +71,11 @@ fn a_run_object_that_is_deleted_cancels_its_run() {
 fn a_run_is_cancelled_by_http() {
     let story = Story::begin().unwrap();
     let agent = slow(&story);
-    let id = story.api.start(&agent, "go", None).unwrap();
-    let follower = wait_for_the_tool(&story, &agent, &id);
-    story.api.post(&format!("/agents/{agent}/runs/{id}/cancel"), &[]).unwrap();
+    let run = story.api.start(&agent, "go", None).unwrap();
+    let follower = wait_for_the_tool(&story, &run);
+    story.api.post(&format!("/agents/{agent}/runs/{}/cancel", run.run), &[]).unwrap();
     assert_eq!(last_event(follower), "RunCancelled");
-    let ended = story.api.ended(&agent, &id).unwrap();
+    let ended = story.api.ended(&run).unwrap();
     assert_eq!((&ended["status"], &ended["cancellation_stage"]), (&json!("CANCELLED"), &json!("EXECUTING")));
     no_process_is_left(&story, &agent);
 }
@@ -85,13 +86,13 @@ fn a_waiting_run_of_a_busy_session_is_cancelled_before_it_starts() {
     let agent = slow(&story);
     let session = story.name("session");
     let first = story.api.start(&agent, "go", Some(&session)).unwrap();
-    let follower = wait_for_the_tool(&story, &agent, &first);
+    let follower = wait_for_the_tool(&story, &first);
     let second = story.api.start(&agent, "go too", Some(&session)).unwrap();
-    let waiting = story.api.get(&format!("/agents/{agent}/runs/{second}")).unwrap();
-    assert_eq!((&waiting["status"], &waiting["waiting_on"]), (&json!("PENDING"), &json!(first)));
-    story.api.post(&format!("/agents/{agent}/runs/{second}/cancel"), &[]).unwrap();
-    assert_eq!(story.api.ended(&agent, &second).unwrap()["cancellation_stage"], "PENDING");
-    story.api.post(&format!("/agents/{agent}/runs/{first}/cancel"), &[]).unwrap();
+    let waiting = story.api.detail(&second).unwrap();
+    assert_eq!((&waiting["status"], &waiting["waiting_on"]), (&json!("PENDING"), &json!(first.run)));
+    story.api.post(&format!("/agents/{agent}/runs/{}/cancel", second.run), &[]).unwrap();
+    assert_eq!(story.api.ended(&second).unwrap()["cancellation_stage"], "PENDING");
+    story.api.post(&format!("/agents/{agent}/runs/{}/cancel", first.run), &[]).unwrap();
     assert_eq!(last_event(follower), "RunCancelled");
 }
 
@@ -101,8 +102,8 @@ fn a_finished_object_goes_and_its_run_stays() {
     let (agent, model, job) = (story.name("short"), story.name("short-m"), story.name("ttl"));
     story.apply_all(&[scripted(&model, &json!(["brief"])), talker(&agent, &model)]).unwrap();
     story.apply(&run(&job, &agent, "go", &json!({"ttlSecondsAfterFinished": 2}))).unwrap();
-    let id = story.run_id(&job).unwrap();
+    let run = story.started(&job).unwrap();
     story.kubernetes.gone(NAMESPACE, "runs", &job).unwrap();
-    let kept = story.api.ended(&agent, &id).unwrap();
+    let kept = story.api.ended(&run).unwrap();
     assert_eq!((&kept["status"], &kept["content"]), (&json!("COMPLETED"), &json!("brief")));
 }

@@ -4,6 +4,7 @@
 //! Each run makes five calls that append to a ledger. The third one takes its time, and during it something is killed.
 #![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
+use cadre_e2e::story::api::Started;
 use cadre_e2e::story::follow::{Follower, Frame, replay};
 use cadre_e2e::story::objects::{run, scripted, shell, worker};
 use cadre_e2e::story::{NAMESPACE, SYSTEM, Story};
@@ -18,7 +19,7 @@ struct Crash<'a> {
     story: &'a Story,
     agent: String,
     job: String,
-    run: String,
+    run: Started,
     follower: Follower,
 }
 
@@ -41,8 +42,8 @@ fn begin<'a>(story: &'a Story, base: &str, workspace: &Value, seconds: u32) -> C
     let sandbox = json!({"sandbox": {"template": {"workspace": workspace}}});
     story.apply_all(&[scripted(&model, &json!(turns)), worker(&agent, &model, &sandbox)]).unwrap();
     story.apply(&run(&job, &agent, "keep the ledger", &json!({}))).unwrap();
-    let run = story.run_id(&job).unwrap();
-    let follower = Follower::start(&story.api, &agent, &run);
+    let run = story.started(&job).unwrap();
+    let follower = Follower::start(&story.api, &run);
     Crash { story, agent, job, run, follower }
 }
 
@@ -58,11 +59,11 @@ impl Crash<'_> {
 
     /// Waits for the end and checks what holds after every crash.
     fn end(self) -> Aftermath {
-        let Self { story, agent, job, run, follower } = self;
+        let Self { story, agent: _, job, run, follower } = self;
         let (frames, connections) = follower.finish().unwrap();
         assert!(connections > 1, "the client was meant to lose its connection");
         assert!(frames.windows(2).all(|pair| pair[0].id < pair[1].id), "event ids go up");
-        assert_eq!(frames, replay(&story.api, &agent, &run).unwrap(), "the client missed and repeated nothing");
+        assert_eq!(frames, replay(&story.api, &run).unwrap(), "the client missed and repeated nothing");
 
         let object = story.finished(&job).unwrap();
         assert_eq!(object["status"]["phase"], "Completed", "{:#}", object["status"]);

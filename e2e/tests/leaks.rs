@@ -19,7 +19,7 @@ fn talk(story: &Story) -> String {
     story.apply_all(&[scripted(&model, &turns), worker(&agent, &model, &json!({}))]).unwrap();
     story.condition("agents", &agent, "Ready", "True").unwrap();
     let run = story.api.start(&agent, TEXT, None).unwrap();
-    let ended = story.api.ended(&agent, &run).unwrap();
+    let ended = story.api.ended(&run).unwrap();
     assert!(ended["content"].as_str().unwrap().contains(TEXT), "{ended:#}");
     agent
 }
@@ -36,7 +36,7 @@ fn pay(story: &Story) -> String {
     story.apply_all(&[credential, model(&name, &spec), talker(&agent, &name)]).unwrap();
     story.condition("agents", &agent, "Ready", "True").unwrap();
     let run = story.api.start(&agent, "hello", None).unwrap();
-    let ended = story.api.ended(&agent, &run).unwrap();
+    let ended = story.api.ended(&run).unwrap();
     assert_eq!(ended["status"], "ERROR", "{ended:#}");
     assert!(!ended.to_string().contains(KEY));
     agent

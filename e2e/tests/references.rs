@@ -132,7 +132,7 @@ fn a_suspended_agent_refuses_and_says_why() {
     story.kubernetes.merge(NAMESPACE, "agents", &agent, &json!({"spec": {"suspend": false}})).unwrap();
     story.condition("agents", &agent, "Ready", "True").unwrap();
     let run = story.api.start(&agent, "hi", None).unwrap();
-    assert_eq!(story.api.ended(&agent, &run).unwrap()["content"], "hello");
+    assert_eq!(story.api.ended(&run).unwrap()["content"], "hello");
 }
 
 #[test]
@@ -152,11 +152,13 @@ fn malformed_agents_are_refused_with_the_reason() {
     ];
     for (spec, expected) in table {
         let object = cadre_e2e::story::objects::object("Agent", &name, spec);
-        let refused = story.apply(&object).unwrap_err().to_string();
+        let refused = story.kubernetes.create(NAMESPACE, &object).unwrap_err().to_string();
         assert!(refused.contains(expected), "{expected:?} is not in {refused:.600}");
     }
     // What only the operator can tell is on the object.
-    let twice = json!({"modelRef": {"name": "m"}, "tools": [shell.clone(), shell]});
+    let model = story.name("model");
+    story.apply(&scripted(&model, &json!(["hello"]))).unwrap();
+    let twice = json!({"modelRef": {"name": model}, "tools": [shell.clone(), shell]});
     story.apply(&cadre_e2e::story::objects::object("Agent", &name, &twice)).unwrap();
     let stalled = story.condition("agents", &name, "Stalled", "True").unwrap();
     assert_eq!(message(&stalled, "Stalled"), "spec.tools has Shell twice");

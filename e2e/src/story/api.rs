@@ -27,6 +27,17 @@ pub struct Api {
     forward: Arc<Mutex<Option<Arc<Forward>>>>,
 }
 
+/// A run that was accepted.
+#[derive(Debug, Clone)]
+pub struct Started {
+    /// Id of its agent.
+    pub agent: String,
+    /// Its id.
+    pub run: String,
+    /// Its session's id.
+    pub session: String,
+}
+
 impl Api {
     /// With the installation's own key.
     ///
@@ -110,25 +121,36 @@ impl Api {
         self.once("POST", path, &[], form)?.json()
     }
 
-    /// Starts a run and returns its id without waiting for its end.
+    /// Starts a run without waiting for its end.
     ///
     /// # Errors
     /// As [`Self::post`].
-    pub fn start(&self, agent: &str, message: &str, session: Option<&str>) -> Result<String> {
+    pub fn start(&self, agent: &str, message: &str, session: Option<&str>) -> Result<Started> {
         let mut form = vec![("message", message), ("background", "true"), ("stream", "false")];
         form.extend(session.map(|session| ("session_id", session)));
         let answer = self.post(&format!("/agents/{agent}/runs"), &form)?;
-        Ok(answer["run_id"].as_str().context("no run_id")?.to_owned())
+        let word = |name: &str| answer[name].as_str().map(str::to_owned).with_context(|| format!("no {name}"));
+        Ok(Started { agent: agent.to_owned(), run: word("run_id")?, session: word("session_id")? })
+    }
+
+    /// A run in full, as it is now.
+    ///
+    /// # Errors
+    /// When it can't be had.
+    pub fn detail(&self, started: &Started) -> Result<Value> {
+        let Started { agent, run, session } = started;
+        self.get(&format!("/agents/{agent}/runs/{run}?session_id={}", escape(session)))
     }
 
     /// A run in full, once it has ended.
     ///
     /// # Errors
     /// When it doesn't end in time.
-    pub fn ended(&self, agent: &str, run: &str) -> Result<Value> {
+    pub fn ended(&self, started: &Started) -> Result<Value> {
         let mut detail = Value::Null;
-        wait::until(&format!("run {run} to end"), LIMIT, "read the API server's log", || {
-            detail = self.get(&format!("/agents/{agent}/runs/{run}"))?;
+        let what = format!("run {} to end", started.run);
+        wait::until(&what, LIMIT, "read the API server's log", || {
+            detail = self.detail(started)?;
             let status = detail["status"].as_str().unwrap_or_default();
             Ok(["COMPLETED", "CANCELLED", "ERROR"].contains(&status))
         })?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use super::api::Api;
+use super::api::{Api, Started};
 
 /// The client hangs up after so many events.
 const PATIENCE: usize = 9;
@@ -53,9 +53,9 @@ pub struct Follower {
 impl Follower {
     /// Follows a run from its beginning.
     #[must_use]
-    pub fn start(api: &Api, agent: &str, run: &str) -> Self {
+    pub fn start(api: &Api, started: &Started) -> Self {
         let (sender, frames) = channel();
-        let (api, path) = (api.clone(), format!("/agents/{agent}/runs/{run}/resume"));
+        let (api, path) = (api.clone(), path(started));
         let thread = std::thread::spawn(move || {
             let (mut last, mut connections) = (None, 0);
             let mut heard = Instant::now();
@@ -117,15 +117,18 @@ impl Follower {
 ///
 /// # Errors
 /// When the stream breaks off.
-pub fn replay(api: &Api, agent: &str, run: &str) -> Result<Vec<Frame>> {
+pub fn replay(api: &Api, started: &Started) -> Result<Vec<Frame>> {
     let mut frames = Vec::new();
-    let path = format!("/agents/{agent}/runs/{run}/resume");
-    let complete = connection(api, &path, &mut None, None, |frame| {
+    let complete = connection(api, &path(started), &mut None, None, |frame| {
         frames.push(frame);
         true
     })?;
     ensure!(complete, "the replay has no end");
     Ok(frames)
+}
+
+fn path(Started { agent, run, session: _ }: &Started) -> String {
+    format!("/agents/{agent}/runs/{run}/resume")
 }
 
 /// One connection. True: the last event came.

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -12,6 +12,8 @@ use crate::cluster::Cluster;
 #[derive(Debug)]
 pub struct Forward {
     child: Child,
+    /// Kept open: kubectl ends when it can't say what it does.
+    _output: BufReader<ChildStdout>,
     address: SocketAddr,
 }
 
@@ -45,16 +47,16 @@ impl Forward {
     fn open(cluster: &Cluster, arguments: &[&str]) -> Result<Self> {
         let mut kubectl = cluster.kubectl(arguments);
         let mut child = kubectl.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("can't start kubectl")?;
-        let output = child.stdout.take().context("no output")?;
+        let mut output = BufReader::new(child.stdout.take().context("no output")?);
         let mut first = String::new();
-        BufReader::new(output).read_line(&mut first)?;
+        output.read_line(&mut first)?;
         let address = first.split_whitespace().find_map(|word| word.parse::<SocketAddr>().ok());
         let Some(address) = address else {
             let _ = child.kill();
             let _ = child.wait();
             bail!("kubectl {} opened no port: {first:?}", arguments.join(" "));
         };
-        Ok(Self { child, address })
+        Ok(Self { child, _output: output, address })
     }
 
     /// Where it listens.

@@ -70,14 +70,25 @@ impl Kubernetes {
     /// # Errors
     /// When it is refused: with Kubernetes' message.
     pub fn apply(&self, namespace: &str, object: &Value) -> Result<()> {
-        let word = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
-        let plural = match word("/kind") {
-            "Sandbox" => "sandboxes".to_owned(),
-            kind => format!("{}s", kind.to_lowercase()),
-        };
-        let path = Self::path(namespace, &plural);
-        let path = format!("{path}/{}?fieldManager={MANAGER}&force=true", word("/metadata/name"));
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("{}/{name}?fieldManager={MANAGER}&force=true", Self::path_of(namespace, object));
         self.write("PATCH", &path, "application/apply-patch+yaml", object)
+    }
+
+    /// Creates an object as kubectl does: fields that nobody knows are refused.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn create(&self, namespace: &str, object: &Value) -> Result<()> {
+        let path = format!("{}?fieldManager={MANAGER}&fieldValidation=Strict", Self::path_of(namespace, object));
+        self.write("POST", &path, "application/json", object)
+    }
+
+    fn path_of(namespace: &str, object: &Value) -> String {
+        match object["kind"].as_str().unwrap_or_default() {
+            "Sandbox" => Self::path(namespace, "sandboxes"),
+            kind => Self::path(namespace, &format!("{}s", kind.to_lowercase())),
+        }
     }
 
     /// Changes some fields.

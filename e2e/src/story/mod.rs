@@ -19,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use self::api::Api;
+use self::api::{Api, Started};
 use self::kubernetes::Kubernetes;
 use crate::cluster::Cluster;
 use crate::wait;
@@ -29,7 +29,7 @@ pub const SYSTEM: &str = "cadre-system";
 /// Namespace that is served, in which stories happen.
 pub const NAMESPACE: &str = "default";
 /// Longest wait for what takes seconds when nothing is wrong.
-pub const LIMIT: Duration = Duration::from_secs(180);
+pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// Stories of one process take turns: they count requests and kill what others use.
 static TURN: Mutex<()> = Mutex::new(());
@@ -110,11 +110,12 @@ impl Story {
     ///
     /// # Errors
     /// When it isn't submitted in time.
-    pub fn run_id(&self, run: &str) -> Result<String> {
-        let object = self
-            .kubernetes
-            .wait(NAMESPACE, "runs", run, "to be submitted", |object| object["status"]["runId"].is_string())?;
-        Ok(object["status"]["runId"].as_str().unwrap_or_default().to_owned())
+    pub fn started(&self, run: &str) -> Result<Started> {
+        let is_submitted = |object: &Value| object["status"]["runId"].is_string();
+        let object = self.kubernetes.wait(NAMESPACE, "runs", run, "to be submitted", is_submitted)?;
+        let word = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let [agent, run, session] = ["/spec/target/name", "/status/runId", "/status/sessionId"].map(word);
+        Ok(Started { agent, run, session })
     }
 
     /// Waits until a Run object has ended, in whatever way.
@@ -167,18 +168,24 @@ impl Story {
         name.context("no pod")
     }
 
-    /// Reasons of the events about an object, oldest first.
+    /// Reasons of the events about an object, oldest first, once the last of them is there.
     ///
     /// # Errors
-    /// When Kubernetes doesn't answer.
-    pub fn events(&self, name: &str) -> Result<Vec<String>> {
-        let path = format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.name={name}");
-        let list = self.kubernetes.get(&path)?;
-        let events = list["items"].as_array().into_iter().flatten();
-        let word = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
-        let mut events: Vec<_> = events.map(|event| (word(event, "eventTime"), word(event, "reason"))).collect();
-        events.sort();
-        Ok(events.into_iter().map(|(_, reason)| reason).collect())
+    /// When it doesn't come in time.
+    pub fn events(&self, object: &Value, last: &str) -> Result<Vec<String>> {
+        let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/events?fieldSelector=involvedObject.uid={uid}");
+        let mut reasons = Vec::new();
+        wait::until(&format!("the event {last}"), LIMIT, "kubectl describe tells", || {
+            let list = self.kubernetes.get(&path)?;
+            let events = list["items"].as_array().into_iter().flatten();
+            let word = |event: &Value, field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            let mut events: Vec<_> = events.map(|event| (word(event, "eventTime"), word(event, "reason"))).collect();
+            events.sort();
+            reasons = events.into_iter().map(|(_, reason)| reason).collect();
+            Ok(reasons.iter().any(|reason| reason == last))
+        })?;
+        Ok(reasons)
     }
 }
 
