@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use cadre_gateway::{EgressPolicy, Gateway};
-use cadre_store::Store;
-use cadre_store::sqlite::SqliteStore;
+use cadre_store::postgres::{PostgresOptions, PostgresStore};
+use cadre_store::sqlite::{Durability, SqliteStore};
+use cadre_store::{Store, StoreError};
 use kube::Client;
+use secrecy::ExposeSecret as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +29,7 @@ use crate::run::{self, Listeners, ServerParts, WorkerListener};
 /// # Errors
 /// When the database can't be opened or migrated.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
-    let store = open(config).await?;
+    let store = open(config.database()?, config.durability.into()).await?;
     store.close().await;
     Ok(())
 }
@@ -40,9 +42,10 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     // Everything that can be refused is refused before anything is touched.
     let authentication = Authentication::new(config.security_key.as_ref(), config.listen_user, false)?;
     let operator = config.operator_user()?;
+    let database = config.database()?;
     let stop = stop_signal()?;
     let client = Client::try_default().await.context("the cluster can't be reached")?;
-    let store = open(&config).await?;
+    let store = open(database, config.durability.into()).await?;
 
     let namespaces: Vec<String> = config.namespaces.iter().filter(|name| !name.is_empty()).cloned().collect();
     let catalog = KubeCatalog::start(client.clone(), &namespaces, &config.default_namespace, stop.clone());
@@ -85,12 +88,19 @@ async fn bind(address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{address} can't be listened on"))
 }
 
-async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let Database::Sqlite(path) = config.database.clone();
-    let durability = config.durability.into();
-    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(&path, durability)).await?;
-    let store: Arc<dyn Store> = Arc::new(opened.context("the database can't be opened")?);
-    // SQLite has one server, which may therefore migrate at its start.
+/// Opens the record and brings its schema up to date, which the only server of a database may do at its start.
+///
+/// # Errors
+/// When the database can't be opened or migrated.
+pub async fn open(database: Database, durability: Durability) -> anyhow::Result<Arc<dyn Store>> {
+    // Connecting blocks.
+    let opened = tokio::task::spawn_blocking(move || -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match database {
+            Database::Sqlite(path) => Arc::new(SqliteStore::open(&path, durability)?),
+            Database::Postgres(url) => Arc::new(PostgresStore::open(&PostgresOptions::new(url.expose_secret()))?),
+        })
+    });
+    let store = opened.await?.context("the database can't be opened")?;
     store.migrate().await.context("the database can't be migrated")?;
     Ok(store)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cadre_store::sqlite::Durability;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::domain::Limits;
 
@@ -42,10 +42,12 @@ pub struct Config {
     /// Address of health and metrics.
     #[arg(long, env = "CADRE_LISTEN_ADMIN", default_value = "0.0.0.0:8080")]
     pub listen_admin: SocketAddr,
-    /// Where the record is.
-    #[arg(long, env = "CADRE_DATABASE", default_value = "sqlite:///data/cadre.db")]
-    pub database: Database,
-    /// What a power loss may take.
+    /// Where the record is: `sqlite:///absolute/path` or `postgres://user:password@host/database`.
+    // Any text is taken here, because complaints about arguments repeat them: see `Self::database`.
+    #[arg(long, env = "CADRE_DATABASE", hide_env_values = true, default_value = "sqlite:///data/cadre.db")]
+    #[arg(value_parser = secret)]
+    pub database: SecretString,
+    /// What a power loss may take of a SQLite file. PostgreSQL's own settings say it for PostgreSQL.
     #[arg(long, env = "CADRE_DURABILITY", value_enum, default_value_t = DurabilityArg::Full)]
     pub durability: DurabilityArg,
     /// Namespace whose agents have API ids without a dot.
@@ -87,6 +89,14 @@ impl Config {
         Limits { max_queue_depth: self.max_queue_depth, max_running: self.max_running, ..Limits::default() }
     }
 
+    /// Where the record is.
+    ///
+    /// # Errors
+    /// When it is no URL of a database that can be used. The message doesn't repeat it.
+    pub fn database(&self) -> Result<Database, InvalidSetting> {
+        self.database.expose_secret().parse()
+    }
+
     /// The operator's user name.
     ///
     /// # Errors
@@ -113,21 +123,39 @@ impl Config {
 pub struct InvalidSetting(&'static str);
 
 /// Where the record is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Database {
     /// A file.
     Sqlite(PathBuf),
+    /// The URL of a PostgreSQL, password included.
+    Postgres(SecretString),
 }
 
 impl FromStr for Database {
     type Err = InvalidSetting;
 
     fn from_str(text: &str) -> Result<Self, InvalidSetting> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            return if wants_encryption(text) {
+                Err(InvalidSetting(
+                    "connections to PostgreSQL can't be encrypted: leave sslmode out of the database's URL, or set it to disable",
+                ))
+            } else {
+                Ok(Self::Postgres(text.to_owned().into()))
+            };
+        }
         match text.strip_prefix("sqlite://") {
             Some(path) if path.starts_with('/') && path.len() > 1 => Ok(Self::Sqlite(path.into())),
-            _ => Err(InvalidSetting("the database must be sqlite:///absolute/path")),
+            _ => Err(InvalidSetting("the database must be sqlite:///absolute/path or postgres://user@host/database")),
         }
     }
+}
+
+/// Whether a URL asks for more than PostgreSQL's default, which is to encrypt where both sides can.
+fn wants_encryption(url: &str) -> bool {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    url::form_urlencoded::parse(query.as_bytes())
+        .any(|(name, value)| name == "sslmode" && !matches!(&*value, "disable" | "prefer"))
 }
 
 /// What a power loss may take.
@@ -158,11 +186,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn databases_are_absolute_files() {
-        assert_eq!("sqlite:///data/c.db".parse(), Ok(Database::Sqlite("/data/c.db".into())));
-        for bad in ["sqlite://c.db", "postgres://host/db", "", "sqlite:///"] {
+    fn databases_are_absolute_files_or_servers() {
+        let file = "sqlite:///data/c.db".parse().unwrap();
+        assert!(matches!(file, Database::Sqlite(path) if path.as_os_str() == "/data/c.db"));
+        for url in ["postgres://u:p@host/db", "postgresql://u@%2Frun/db", "postgres://u@host/db?sslmode=disable"] {
+            assert!(matches!(url.parse(), Ok(Database::Postgres(_))), "{url}");
+        }
+        for bad in ["sqlite://c.db", "mysql://host/db", "", "sqlite:///", "host=h user=u"] {
             assert!(bad.parse::<Database>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_database_that_must_be_reached_by_tls_is_refused() {
+        for mode in ["require", "verify-ca", "verify-full"] {
+            let url = format!("postgres://u:p@host/db?connect_timeout=3&sslmode={mode}");
+            let refused = url.parse::<Database>().unwrap_err();
+            assert!(refused.to_string().contains("sslmode"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_printed() {
+        for url in ["postgres://u:very-secret@host/db", "postgres://u:very-secret@h/d?sslmode=require", "x:very-secret"]
+        {
+            let cli = Cli::try_parse_from(["cadre-api", "--database", url]).unwrap();
+            let printed = format!("{:?} {:?}", cli.config, cli.config.database());
+            assert!(!printed.contains("very-secret"), "{printed}");
+        }
+        let help = <Cli as clap::CommandFactory>::command().render_long_help().to_string();
+        assert!(help.contains("[env: CADRE_DATABASE]"), "{help}");
     }
 
     #[test]

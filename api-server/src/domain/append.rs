@@ -41,6 +41,8 @@ pub enum Appended {
     Fenced,
     /// A rule was broken; the run has been ended.
     Refused(String),
+    /// The server stops before the database has answered: the writer keeps the batch and sends it to the next server.
+    Unanswered,
 }
 
 impl Service {
@@ -75,6 +77,7 @@ impl Service {
                 self.refuse(&run_id, format!("entries are missing from number {next_index} on")).await
             }
             Ok(AppendOutcome::LimitExceeded(limit)) => self.refuse(&run_id, limit.to_owned()).await,
+            Err(StoreError::Unavailable(_) | StoreError::Closed) => Appended::Unanswered,
             Err(error) => self.refuse(&run_id, broken(&run_id, &error)).await,
         }
     }
@@ -89,11 +92,15 @@ impl Service {
                 Ok(Late::Ended(context)) => {
                     return match self.store_batch(&context, batch).await {
                         Ok(AppendOutcome::Appended { next_index, .. }) => Appended::Ack { next_index, ended: true },
+                        Err(StoreError::Unavailable(_) | StoreError::Closed) => Appended::Unanswered,
                         _ => Appended::Fenced,
                     };
                 }
                 Err(DomainError::Store(StoreError::Unavailable(_))) if !self.0.stopping.is_cancelled() => {
                     tokio::time::sleep(LONGEST_PAUSE).await;
+                }
+                Err(DomainError::Store(StoreError::Unavailable(_) | StoreError::Closed)) => {
+                    return Appended::Unanswered;
                 }
                 Err(error) => {
                     tracing::warn!(run_id = %batch.run_id, error = %error, "a late batch can't be looked up");

@@ -13,6 +13,7 @@ const BUFFERED_CHUNKS: usize = 128;
 struct Topic {
     chunks: broadcast::Sender<EventChunk>,
     ended: watch::Sender<bool>,
+    news: watch::Sender<()>,
     readers: usize,
 }
 
@@ -28,6 +29,8 @@ pub struct Listener {
     pub chunks: broadcast::Receiver<EventChunk>,
     /// Turns true when the run has ended and its last chunk was sent.
     pub ended: watch::Receiver<bool>,
+    /// Changes when another server may have written to the run: the record says what.
+    pub news: watch::Receiver<()>,
 }
 
 impl Hub {
@@ -38,11 +41,12 @@ impl Hub {
         let topic = topics.entry(run_id.clone()).or_insert_with(|| Topic {
             chunks: broadcast::Sender::new(BUFFERED_CHUNKS),
             ended: watch::Sender::new(false),
+            news: watch::Sender::new(()),
             readers: 0,
         });
         topic.readers += 1;
-        let (chunks, ended) = (topic.chunks.subscribe(), topic.ended.subscribe());
-        Listener { hub: self.clone(), run_id: run_id.clone(), chunks, ended }
+        let (chunks, ended, news) = (topic.chunks.subscribe(), topic.ended.subscribe(), topic.news.subscribe());
+        Listener { hub: self.clone(), run_id: run_id.clone(), chunks, ended, news }
     }
 
     /// Tells of durable events.
@@ -56,6 +60,20 @@ impl Hub {
     pub fn end(&self, run_id: &RunId) {
         if let Some(topic) = self.lock().get(run_id) {
             topic.ended.send_replace(true);
+        }
+    }
+
+    /// Tells that another server has written to the run.
+    pub fn wake(&self, run_id: &RunId) {
+        if let Some(topic) = self.lock().get(run_id) {
+            topic.news.send_replace(());
+        }
+    }
+
+    /// Tells that other servers may have written to any run.
+    pub fn wake_all(&self) {
+        for topic in self.lock().values() {
+            topic.news.send_replace(());
         }
     }
 

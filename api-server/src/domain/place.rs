@@ -57,8 +57,21 @@ impl Service {
             Err(error) => {
                 tracing::warn!(run_id = %run_id, error = %error, "run can't be started now");
                 self.release_seat(session_id, run_id, false);
+                self.place_later(waiting.clone());
             }
         }
+    }
+
+    /// Places a run when the database has had time to come back. No sweep finds a running one whose lost worker's lease
+    /// could not be released.
+    fn place_later(&self, waiting: Waiting) {
+        let service = self.clone();
+        self.spawn(async move {
+            tokio::select! {
+                () = tokio::time::sleep(service.0.limits.sweep_every) => service.place(waiting).await,
+                () = service.0.stopping.cancelled() => {}
+            }
+        });
     }
 
     /// Hands a started run to the worker of its lease.

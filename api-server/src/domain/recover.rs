@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cadre_protocol::run::RunStatus;
-use cadre_store::rows::{RunFilter, RunRow, Waiting};
+use cadre_store::rows::{Change, RunFilter, RunRow, Waiting};
 use futures::StreamExt;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -107,6 +107,22 @@ impl Service {
         };
         self.end_run(&run.run_id, end).await;
         Ok(true)
+    }
+
+    /// Passes on what other servers write to the same database.
+    pub(crate) async fn watch_record(self) {
+        let Some(mut changes) = self.0.store.changes() else { return };
+        loop {
+            let change = tokio::select! {
+                change = changes.recv() => change,
+                () = self.0.stopping.cancelled() => return,
+            };
+            match change {
+                Ok(Change::Run(run_id)) => self.0.hub.wake(&run_id),
+                Ok(Change::Missed) | Err(RecvError::Lagged(_)) => self.0.hub.wake_all(),
+                Err(RecvError::Closed) => return,
+            }
+        }
     }
 
     /// Takes note of workers that have ended.

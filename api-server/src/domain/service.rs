@@ -131,6 +131,7 @@ impl Service {
         let Some(receiver) = receiver else { return };
         self.spawn(self.clone().recover());
         self.spawn(self.clone().sweep());
+        self.spawn(self.clone().watch_record());
         self.spawn(self.clone().watch_placement());
         self.spawn(self.clone().retire_idle(receiver));
     }

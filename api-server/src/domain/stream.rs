@@ -88,7 +88,8 @@ impl Service {
             },
             _ = listener.ended.wait_for(|ended| *ended) => Live::Ended,
             () = self.0.stopping.cancelled() => Live::Stopping,
-            // The run may live on another replica, whose news do not come this way.
+            Ok(()) = listener.news.changed() => Live::Behind,
+            // News of other servers may be lost.
             () = tokio::time::sleep(LOOK_AGAIN) => Live::Behind,
         }
     }

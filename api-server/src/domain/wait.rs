@@ -7,7 +7,7 @@ use cadre_store::rows::RunDetail;
 
 use super::{DomainError, Service};
 
-/// Longest time without a look into the record: the run may live on another replica.
+/// Longest time without a look into the record: the run may live on another replica, and news of it may be lost.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 impl Service {
@@ -27,6 +27,7 @@ impl Service {
                 () = async { drop(listener.ended.wait_for(|ended| *ended).await) } => {
                     return self.detail(run_id, None).await;
                 }
+                Ok(()) = listener.news.changed() => {}
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
                 () = tokio::time::sleep_until(until) => return Err(DomainError::NotEnded(run_id.clone())),
                 () = self.0.stopping.cancelled() => return Err(DomainError::ShuttingDown),

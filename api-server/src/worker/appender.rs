@@ -31,8 +31,10 @@ pub async fn run(service: Service, writer: Writer, mut batches: mpsc::Receiver<B
         let (run_id, epoch) = (batch.run_id.clone(), batch.epoch);
         let appended = append(&service, &writer, &mut bucket, batch).await;
         let over = !matches!(appended, Appended::Ack { ended: false, .. });
-        // The connection may have gone: the worker then sends the batch again on the next one.
-        let _ = out.send(answer(appended, run_id, epoch)).await;
+        if let Some(answer) = answer(appended, run_id, epoch) {
+            // The connection may have gone: the worker then sends the batch again on the next one.
+            let _ = out.send(answer).await;
+        }
         if over && kept.is_none() && batches.is_empty() {
             return;
         }
@@ -51,11 +53,12 @@ async fn append(service: &Service, writer: &Writer, bucket: &mut Bucket, batch: 
     service.append(writer, batch).await
 }
 
-fn answer(appended: Appended, run_id: RunId, epoch: Epoch) -> ServerFrame {
+fn answer(appended: Appended, run_id: RunId, epoch: Epoch) -> Option<ServerFrame> {
     match appended {
-        Appended::Ack { next_index, .. } => ServerFrame::Ack { run_id, epoch, next_index },
-        Appended::Fenced => ServerFrame::Fenced { run_id, epoch },
-        Appended::Refused(reason) => ServerFrame::Refused { run_id, epoch, reason },
+        Appended::Ack { next_index, .. } => Some(ServerFrame::Ack { run_id, epoch, next_index }),
+        Appended::Fenced => Some(ServerFrame::Fenced { run_id, epoch }),
+        Appended::Refused(reason) => Some(ServerFrame::Refused { run_id, epoch, reason }),
+        Appended::Unanswered => None,
     }
 }
 

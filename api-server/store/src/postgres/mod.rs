@@ -24,8 +24,12 @@ use crate::rows::Change;
 /// Migrations, oldest first. Numbers and names are those of SQLite's.
 const MIGRATIONS: &[&str] = &[include_str!("../../migrations/postgres/0001_initial.sql")];
 
+/// Silence after which an idle connection is probed, and after which one is given up whose data are not acknowledged:
+/// a database whose machine is gone must not hold writers for the hours of the system's defaults.
+const SILENCE: Duration = Duration::from_secs(10);
+
 /// How to connect.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct PostgresOptions {
     /// `postgres://user:password@host/database` or `host=… user=…`. Connections are not encrypted: `sslmode=require` is
     /// refused.
@@ -36,6 +40,19 @@ pub struct PostgresOptions {
     pub readers: usize,
     /// How long to wait for a connection.
     pub connect_timeout: Duration,
+}
+
+impl std::fmt::Debug for PostgresOptions {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { url: _, writers, readers, connect_timeout } = self;
+        // The URL may hold a password.
+        formatter
+            .debug_struct("PostgresOptions")
+            .field("writers", writers)
+            .field("readers", readers)
+            .field("connect_timeout", connect_timeout)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PostgresOptions {
@@ -75,6 +92,12 @@ impl Postgres {
             return Err(StoreError::Unavailable("encrypted connections are not supported".into()));
         }
         config.connect_timeout(options.connect_timeout);
+        if config.get_keepalives_interval().is_none() {
+            config.keepalives_idle(SILENCE).keepalives_interval(SILENCE / 2).keepalives_retries(3);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENCE);
+        }
         if config.get_application_name().is_none() {
             config.application_name("cadre");
         }

@@ -1,0 +1,92 @@
+//! The program of a PostgreSQL of its own: on a Unix socket in a temporary folder, gone when its value is, or when the
+//! test program ends.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+/// Starts a server as a user that is not root and tells its folder, then stops and starts it when it is told to. Ends
+/// with its input: also when the test program is killed.
+const SCRIPT: &str = r#"
+set -eu
+for bin in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin; do
+  if [ -x "$bin/initdb" ]; then PATH="$bin:$PATH"; fi
+done
+command -v initdb >/dev/null || { echo "install PostgreSQL's server (Debian package postgresql)" >&2; exit 1; }
+dir=$(mktemp -d "${TMPDIR:-/tmp}/cadre-postgres.XXXXXX")
+if [ "$(id -u)" = 0 ]; then
+  chown postgres "$dir"
+  as() { setpriv --reuid=postgres --regid=postgres --clear-groups env PATH="$PATH" "$@"; }
+else
+  as() { "$@"; }
+fi
+cd "$dir"
+control() { as pg_ctl -D "$dir/data" "$@" >/dev/null </dev/null; }
+start() { control -l "$dir/log" -w -o "-k $dir -c listen_addresses='' -c max_connections=300" start; }
+end() { control -m immediate stop 2>/dev/null || true; cd /; rm -rf "$dir"; }
+trap end EXIT
+as initdb -D "$dir/data" -A trust -U cadre -E UTF8 --locale=C --no-sync >/dev/null </dev/null
+start
+echo "$dir"
+while read -r order; do
+  case "$order" in
+    crash) control -m immediate -w stop ;;
+    start) start ;;
+  esac
+  echo done
+done
+"#;
+
+/// The server.
+pub struct Process {
+    folder: String,
+    /// Its input is the server's life.
+    script: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts a server with an empty database. Blocks.
+    pub fn start() -> Self {
+        let mut script =
+            Command::new("sh").args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(script.stdout.take().unwrap());
+        let mut process = Self { folder: String::new(), script, answers };
+        process.folder = process.answer();
+        process
+    }
+
+    /// The folder of its socket. User `cadre`, database `postgres`.
+    pub fn folder(&self) -> &str {
+        &self.folder
+    }
+
+    /// Ends the server as a crash does. What was committed stays.
+    pub fn crash(&mut self) {
+        self.order("crash");
+    }
+
+    /// Starts it again after a crash.
+    pub fn start_again(&mut self) {
+        self.order("start");
+    }
+
+    fn order(&mut self, order: &str) {
+        writeln!(self.script.stdin.as_mut().unwrap(), "{order}").unwrap();
+        assert_eq!(self.answer(), "done");
+    }
+
+    fn answer(&mut self) -> String {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).unwrap();
+        assert!(line.ends_with('\n'), "PostgreSQL does not do what it was told");
+        line.trim_end().to_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Waits until nothing is left of it.
+        drop(self.script.stdin.take());
+        let _ = self.script.wait();
+    }
+}

@@ -1,0 +1,242 @@
+//! The server on a real PostgreSQL: opening, news of other servers, and a database that is away for a while.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, helpers included"
+)]
+
+#[path = "../store/tests/server/process.rs"]
+mod process;
+#[path = "worker_port/support.rs"]
+#[expect(dead_code, reason = "shared with the tests of the worker port")]
+mod support;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use cadre_api::auth::actor::Actor;
+use cadre_api::auth::key::{Authentication, SecurityKey};
+use cadre_api::cluster;
+use cadre_api::config::{Cli, Config};
+use cadre_api::domain::append::Appended;
+use cadre_api::domain::{Limits, Writer};
+use cadre_api::listen::admin::{self, AdminState};
+use cadre_api::listen::user;
+use cadre_api::routes::state::UserSettings;
+use cadre_protocol::event::RunEvent;
+use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
+use cadre_protocol::journal::Batch;
+use cadre_protocol::run::RunStatus;
+use cadre_protocol::worker::WorkerFrame;
+use cadre_store::Store;
+use cadre_store::rows::RunFilter;
+use clap::Parser as _;
+use futures::StreamExt as _;
+use http::{Request, StatusCode, header};
+use secrecy::SecretString;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
+
+use process::Process;
+use support::*;
+
+const KEY: &str = "admin-0123456789abcdef0123456789abcdef";
+
+fn config(database: &Process) -> Config {
+    let url = format!("postgres://cadre:very-secret@{}/postgres", database.folder().replace('/', "%2F"));
+    Cli::parse_from(["cadre-api", "--database", &url]).config
+}
+
+async fn open(database: &Process) -> Arc<dyn Store> {
+    let config = config(database);
+    cluster::open(config.database().unwrap(), config.durability.into()).await.unwrap()
+}
+
+/// The user port and the admin port of a server.
+struct Ports {
+    user: Router,
+    admin: Router,
+}
+
+impl Ports {
+    fn of(rig: &Rig) -> Self {
+        let holder = Actor { principal: principal(), admin: true };
+        let key = SecurityKey::new(&SecretString::from(KEY), holder).unwrap();
+        let settings = UserSettings::new(Authentication::Keys(vec![key]), CancellationToken::new());
+        Self {
+            user: user::router(rig.service.clone(), settings),
+            admin: admin::router(AdminState::new(rig.service.clone())),
+        }
+    }
+
+    /// Status of an answer of the user port, and when to ask again.
+    async fn ask(&self, method: &str, path: &str) -> (StatusCode, Option<String>) {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "localhost:7777")
+            .header(header::AUTHORIZATION, format!("Bearer {KEY}"))
+            .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
+        let body = if method == "POST" { "message=hello&stream=false" } else { "" };
+        let answer = self.user.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+        let again = answer.headers().get(header::RETRY_AFTER);
+        (answer.status(), again.map(|seconds| seconds.to_str().unwrap().to_owned()))
+    }
+
+    async fn ready(&self) -> StatusCode {
+        let request = Request::get("/readyz").body(Body::empty()).unwrap();
+        self.admin.clone().oneshot(request).await.unwrap().status()
+    }
+
+    async fn until_ready(&self) {
+        let ready = async { while self.ready().await != StatusCode::OK {} };
+        tokio::time::timeout(PATIENCE, ready).await.expect("ready again");
+    }
+}
+
+/// Waits until the server has answered something that needs no database.
+async fn heard(worker: &mut Worker) {
+    let (probe, digest) = (RunId::new("probe").unwrap(), BlobDigest::of(b""));
+    worker.send(WorkerFrame::GetBlob { call: 1, run_id: probe.clone(), epoch: Epoch(1), digest, offset: 0 }).await;
+    worker.fenced(&probe).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn migrate_and_serve_open_a_database_by_its_url() {
+    let database = Process::start();
+    let config = config(&database);
+    assert!(!format!("{config:?}").contains("very-secret"));
+    cluster::migrate(&config).await.unwrap();
+    cluster::migrate(&config).await.unwrap();
+    let store = open(&database).await;
+    store.check().await.unwrap();
+    store.close().await;
+    drop(database);
+    let nowhere = Cli::parse_from(["cadre-api", "--database", "postgres://cadre:very-secret@%2Fnonexistent/postgres"]);
+    let error = cluster::migrate(&nowhere.config).await.unwrap_err();
+    assert!(!format!("{error:?}").contains("very-secret"), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_goes_on_after_the_database_was_away() {
+    let mut database = Process::start();
+    let limits = Limits { reconnect_grace: PATIENCE * 100, ..limits() };
+    let rig = rig_with(open(&database).await, limits).await;
+    let ports = Ports::of(&rig);
+    ports.until_ready().await;
+    let mut worker = rig.worker("pool").await;
+    let run_id = rig.submit("helper", Some("s")).await.run.run_id;
+    let next = rig.submit("helper", Some("s")).await.run.run_id;
+    let assignment = worker.assignment().await;
+    let epoch = assignment.epoch;
+    worker.append(&run_id, epoch, 0, vec![started()]).await;
+    worker.acked(&run_id, 1).await;
+    let reader = tokio::spawn(rig.service.stream(&run_id, None).collect::<Vec<_>>());
+
+    database.crash();
+    worker.append(&run_id, epoch, 1, vec![event(RunEvent::text("a"))]).await;
+    let unavailable = (StatusCode::SERVICE_UNAVAILABLE, Some("1".to_owned()));
+    for (method, path) in [
+        ("GET", "/sessions"),
+        ("GET", "/agents/helper/runs?session_id=s"),
+        ("GET", "/agents/helper/runs/none?session_id=s"),
+        ("POST", "/agents/helper/runs"),
+    ] {
+        assert_eq!(ports.ask(method, path).await, unavailable, "{method} {path}");
+    }
+    for path in ["/health", "/info", "/agents"] {
+        assert_eq!(ports.ask("GET", path).await, (StatusCode::OK, None), "{path}");
+    }
+    assert_eq!(ports.ready().await, StatusCode::SERVICE_UNAVAILABLE);
+    // The connection stays; and a worker that dials again keeps what it has and sends it again.
+    heard(&mut worker).await;
+    worker.vanish().await;
+    let mut worker = Worker::connect(&rig, "pool", "first", vec![held(&assignment)]).await.unwrap();
+    worker.append(&run_id, epoch, 1, vec![event(RunEvent::text("a")), event(RunEvent::text("b"))]).await;
+    heard(&mut worker).await;
+
+    database.start_again();
+    worker.acked(&run_id, 3).await;
+    ports.until_ready().await;
+    worker.append(&run_id, epoch, 3, vec![completed("ab")]).await;
+    worker.acked(&run_id, 4).await;
+    let assignment = worker.assignment().await;
+    assert_eq!((&assignment.run_id, assignment.attempt), (&next, 1));
+    worker.finish(&assignment).await;
+    rig.status(&next, RunStatus::Completed).await;
+
+    let run = rig.service.run(&run_id, None).await.unwrap();
+    assert_eq!((run.status, run.attempt), (RunStatus::Completed, 1));
+    let live = tokio::time::timeout(PATIENCE, reader).await.expect("the stream ends").unwrap();
+    let live: Vec<_> = live.iter().flat_map(|chunk| parse(&chunk.frames)).collect();
+    assert_eq!(live.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(live, rig.events(&run_id, None).await);
+    let (_, count) = rig.service.list(RunFilter { limit: 10, ..RunFilter::default() }).await.unwrap();
+    assert_eq!(count, 2, "what was refused was not accepted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_lost_while_the_database_is_away_is_replaced_after_it() {
+    let mut database = Process::start();
+    let rig = rig_with(open(&database).await, limits()).await;
+    let mut first = rig.worker("one").await;
+    let run_id = rig.submit("helper", None).await.run.run_id;
+    let assignment = first.assignment().await;
+    first.append(&run_id, assignment.epoch, 0, vec![started()]).await;
+    first.acked(&run_id, 1).await;
+
+    database.crash();
+    first.vanish().await;
+    until("the worker is lost", || !rig.notes.lost.lock().unwrap().is_empty()).await;
+    let mut second = rig.worker("two").await;
+    until("a start has failed", || rig.service.worker_counts() == (1, 0)).await;
+    database.start_again();
+    let again = second.assignment().await;
+    assert_eq!((&again.run_id, again.attempt, again.progress.next_index), (&run_id, 2, 1));
+    assert!(again.epoch > assignment.epoch);
+    second.append(&run_id, again.epoch, 1, vec![completed("x")]).await;
+    second.acked(&run_id, 2).await;
+    assert_eq!(rig.events(&run_id, None).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_while_the_database_is_away_takes_no_run_from_its_worker() {
+    let mut database = Process::start();
+    let rig = rig_with(open(&database).await, limits()).await;
+    let mut worker = rig.worker("pool").await;
+    let run_id = rig.submit("helper", None).await.run.run_id;
+    let epoch = worker.assignment().await.epoch;
+    database.crash();
+    let writer = Writer { worker_id: worker.worker_id.clone(), registration: "first".to_owned() };
+    let batch = Batch { run_id: run_id.clone(), epoch, first_index: 0, entries: vec![started()] };
+    let (appended, ()) = tokio::join!(rig.service.append(&writer, batch), rig.service.stop());
+    assert_eq!(appended, Appended::Unanswered);
+    database.start_again();
+    let store = open(&database).await;
+    assert_eq!(store.run(&run_id).await.unwrap().unwrap().status, RunStatus::Running);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_hears_what_another_server_writes() {
+    let database = Process::start();
+    let (reading, writing) =
+        (rig_with(open(&database).await, limits()).await, rig_with(open(&database).await, limits()).await);
+    let mut worker = writing.worker("pool").await;
+    let run_id = writing.submit("helper", None).await.run.run_id;
+    let assignment = worker.assignment().await;
+    let mut stream = reading.service.stream(&run_id, None);
+    // Without news each of them would take a look of five seconds.
+    let rounds = async {
+        for index in 0..10 {
+            worker.append(&run_id, assignment.epoch, index, vec![event(RunEvent::text("x"))]).await;
+            assert_eq!(stream.next().await.unwrap().first_index, index);
+        }
+    };
+    tokio::time::timeout(PATIENCE, rounds).await.expect("news come");
+    worker.append(&run_id, assignment.epoch, 10, vec![completed("x")]).await;
+    assert_eq!(stream.next().await.unwrap().first_index, 10);
+    assert!(stream.next().await.is_none());
+}
