@@ -1,6 +1,7 @@
 //! `make test`: every check and every test, one after the other, and one summary line.
 
 mod count;
+mod postgres;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -44,6 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         plain(command("cargo").args(clippy), "mend what clippy says")?;
     }
     if wants(Part::Units) {
+        postgres::prepare(&progress)?;
         progress.say("the programs of a Kubernetes (the first time some minutes of compiling)");
         crate::cluster::build()?;
         progress.say("tests that need no nodes");

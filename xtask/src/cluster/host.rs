@@ -113,7 +113,11 @@ fn missing_packages() -> Vec<&'static str> {
     missing
 }
 
-fn install(packages: &[&str], progress: &Progress) -> Result<()> {
+/// Installs Debian packages.
+///
+/// # Errors
+/// When there is no `apt-get`, or it fails.
+pub fn install(packages: &[&str], progress: &Progress) -> Result<()> {
     let names = packages.join(" ");
     ensure!(has("apt-get"), "these programs are missing; the Debian packages that have them are: {names}");
     progress.say(&format!("installing the Debian packages {names}"));

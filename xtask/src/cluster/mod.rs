@@ -12,7 +12,7 @@ mod config;
 mod current;
 mod down;
 mod go;
-mod host;
+pub mod host;
 mod images;
 mod layout;
 mod mounts;
