@@ -8,11 +8,14 @@ use crate::routes::responses::{ErrorBody, ValidationErrorBody, ValidationItem};
 
 /// What the document says before its operations.
 #[derive(OpenApi)]
-#[openapi(info(
-    title = "Cadre",
-    description = "Runs of AI agents: durable, resumable, each session in its own pod. Compatible with the HTTP API of AgentOS.",
-    license(name = "Apache-2.0", identifier = "Apache-2.0"),
-), components(schemas(ErrorBody, ValidationErrorBody, ValidationItem)))]
+#[openapi(
+    info(
+        title = "Cadre",
+        description = "Runs of AI agents: durable, resumable, each session in its own pod. Compatible with the HTTP API of AgentOS.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(ErrorBody, ValidationErrorBody, ValidationItem))
+)]
 struct Head;
 
 /// The document.

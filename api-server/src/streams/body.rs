@@ -113,7 +113,7 @@ mod tests {
     }
 
     fn frame(index: u64) -> String {
-        let event = if index % 2 == 0 { "RunContent" } else { "ToolCallStarted" };
+        let event = if index.is_multiple_of(2) { "RunContent" } else { "ToolCallStarted" };
         format!("id: {index}\nevent: {event}\ndata: {{}}\n\n")
     }
 
