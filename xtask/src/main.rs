@@ -2,6 +2,7 @@
 //!
 //! This is the first thing that a newcomer compiles, so it depends on little.
 
+mod bench;
 mod check;
 mod cluster;
 mod images;
@@ -25,6 +26,8 @@ enum Task {
     Cluster(cluster::Arguments),
     /// Make the images as OCI archives
     Images(images::Arguments),
+    /// Measure, and print one table
+    Bench(bench::Arguments),
     /// Run every check and every test
     Test(check::Arguments),
     /// Bring everything up on this machine and show an agent's answer
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         Task::Cluster(arguments) => cluster::run(arguments),
         Task::Images(arguments) => images::run(&arguments),
         Task::Quickstart(arguments) => quickstart::run(&arguments),
+        Task::Bench(arguments) => bench::run(&arguments),
         Task::Test(arguments) => check::run(&arguments),
         Task::Crds => crds(),
     };

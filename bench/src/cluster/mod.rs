@@ -29,6 +29,7 @@ const PORT: u16 = 7777;
 
 /// Which cluster, and how much.
 #[derive(Debug, clap::Args)]
+#[group(id = "cluster_arguments", multiple = true)]
 pub struct Arguments {
     /// Kubeconfig of the cluster [default: the one-machine cluster's]
     #[arg(long, global = true, value_name = "PATH")]

@@ -6,6 +6,7 @@ use crate::table::Table;
 
 /// Which programs.
 #[derive(Debug, clap::Args)]
+#[group(id = "local_arguments", multiple = true)]
 pub struct Arguments {}
 
 /// Measures.
