@@ -72,7 +72,7 @@ fn a_model_says_what_its_secret_lacks() {
     let missing = until(&story, "models", &name, "CredentialResolved", "CredentialMissing");
     let expected = format!(
         "Secret {NAMESPACE}/{key} does not exist: kubectl cadre credential create {key} -n {NAMESPACE} \
-         --from-env api-key=VARIABLE --hosts models.example.com"
+         --from-env VARIABLE --key api-key --hosts models.example.com"
     );
     assert_eq!(message(&missing, "CredentialResolved"), expected);
     assert_eq!(condition(&missing, "Reconciling")["status"], "True");

@@ -119,7 +119,7 @@ fn missing(model: &ModelConfig, auth: &AuthConfig, url: &Url, own: bool, error: 
     let secret = format!("Secret {}/{}", model.namespace, auth.secret_name);
     let hosts = if own { String::new() } else { format!(" --hosts {}", url.host_str().unwrap_or_default()) };
     let create = format!(
-        "kubectl cadre credential create {} -n {} --from-env {}=VARIABLE{hosts}",
+        "kubectl cadre credential create {} -n {} --from-env VARIABLE --key {}{hosts}",
         auth.secret_name, model.namespace, auth.secret_key
     );
     match error {

@@ -13,7 +13,7 @@ use super::network::{self, BRIDGE, BRIDGE_NETWORK, HOST, NODES, Node, PODS};
 use super::progress::Progress;
 
 /// Programs that must be there, and the Debian packages that have them.
-const NEEDED: [(&str, &str); 13] = [
+const NEEDED: [(&str, &str); 14] = [
     ("containerd", "containerd"),
     ("ctr", "containerd"),
     ("runc", "runc"),
@@ -27,6 +27,8 @@ const NEEDED: [(&str, &str); 13] = [
     ("nsenter", "util-linux"),
     ("modprobe", "kmod"),
     ("cc", "gcc libc6-dev"),
+    // Makes the sandbox image, which is loaded into the nodes.
+    ("mmdebstrap", "mmdebstrap"),
 ];
 const CNI_FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 const CNI_PACKAGE: &str = "containernetworking-plugins";
