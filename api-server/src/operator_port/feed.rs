@@ -82,6 +82,8 @@ fn lines(feed: Feed) -> impl Stream<Item = Result<Bytes, DomainError>> + Send + 
 
         let mut load = tokio::time::interval(LOAD_EVERY);
         let mut credentials = tokio::time::interval(CREDENTIALS_EVERY);
+        // Of its own, so that looks which find nothing new don't put it off.
+        let mut alive = tokio::time::interval(KEEP_ALIVE);
         let mut load_changed = false;
         loop {
             let news = tokio::select! {
@@ -89,7 +91,7 @@ fn lines(feed: Feed) -> impl Stream<Item = Result<Bytes, DomainError>> + Send + 
                 _ = load.tick(), if load_changed => News::Load,
                 _ = credentials.tick() => News::Credentials,
                 Ok(()) = catalog.changed() => News::Credentials,
-                () = tokio::time::sleep(KEEP_ALIVE) => News::Nothing,
+                _ = alive.tick() => News::Nothing,
                 () = feed.service.stopping().cancelled() => News::End,
             };
             let items = match news {

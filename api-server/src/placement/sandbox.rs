@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use cadre_crds::common::conditions::READY;
+use cadre_crds::common::reasons::Reason;
 use cadre_crds::sandbox::{OperatingMode, Persistence, Sandbox, SandboxPhase};
 use cadre_protocol::ids::{ComponentRef, SessionId, WorkerId};
 use cadre_protocol::worker::SandboxIdentity;
@@ -208,8 +210,11 @@ impl SandboxPlacement {
         let mut state = self.state();
         state.lost.retain(|(lost, incarnation)| lost != key || *incarnation >= applied.spec.incarnation);
         state.made.extend(applied.uid());
-        // The watch may already know more.
-        state.known.entry(key.clone()).or_insert_with(|| Arc::new(applied));
+        // The watch may already know more; but an incarnation is asked for once.
+        match state.known.get(key) {
+            Some(known) if known.spec.incarnation >= applied.spec.incarnation => {}
+            _ => drop(state.known.insert(key.clone(), Arc::new(applied))),
+        }
         Ok(())
     }
 
@@ -248,16 +253,23 @@ fn key(object: &DeserializeGuard<Sandbox>) -> Key {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
 
-/// Whether news tell that the pod that was there has ended.
+/// Whether news tell that the pod that was there has ended. That the pod of an earlier incarnation goes is no news:
+/// another was asked for because it is lost.
 fn pod_has_ended(before: &Sandbox, after: &Sandbox) -> bool {
     let pod = |sandbox: &Sandbox| sandbox.status.as_ref().and_then(|status| status.pod_uid.clone());
     let (old, new) = (pod(before), pod(after));
-    old.is_some() && (new != old || (has_failed(after) && !has_failed(before)))
+    let was_current = before.status.as_ref().and_then(|status| status.incarnation) == Some(after.spec.incarnation);
+    was_current && old.is_some() && (new != old || (has_failed(after) && !has_failed(before)))
 }
 
+/// Whether the present pod is gone for good. One that can't start yet (`PodFailed`: image, crash loop) heals by itself;
+/// another in its place would fail the same way.
 fn has_failed(sandbox: &Sandbox) -> bool {
     sandbox.status.as_ref().is_some_and(|status| {
-        status.phase == Some(SandboxPhase::Failed) && status.incarnation == Some(sandbox.spec.incarnation)
+        let waits = status.conditions.iter().any(|c| c.type_ == READY && c.reason == Reason::PodFailed.as_str());
+        status.phase == Some(SandboxPhase::Failed)
+            && status.incarnation == Some(sandbox.spec.incarnation)
+            && !waits
     })
 }
 

@@ -96,3 +96,48 @@ async fn a_lost_worker_raises_the_incarnation_and_a_present_one_does_not() {
     let next = placement.wanted(&wanted(), &key).unwrap().unwrap();
     assert!(next.spec.incarnation > 7 && next.spec.session_id.as_deref() == Some("s"));
 }
+
+#[tokio::test]
+async fn the_pod_that_is_replaced_may_go_without_another_replacement() {
+    let placement = placement();
+    let mut events = placement.events();
+    let sandbox = made(&placement, "u1", "p1");
+    let key = ("team".to_owned(), sandbox.name_any());
+    placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+    let mut raised = sandbox.clone();
+    raised.spec.incarnation = 8;
+    let mut gone = raised.clone();
+    gone.status.as_mut().unwrap().pod_uid = None;
+    let mut replaced = raised.clone();
+    let status = replaced.status.as_mut().unwrap();
+    (status.incarnation, status.pod_uid) = (Some(8), Some("p2".to_owned()));
+    for news in [raised, gone, replaced.clone()] {
+        placement.seen(DeserializeGuard(Ok(news)));
+        assert!(events.try_recv().is_err());
+    }
+    assert!(placement.wanted(&wanted(), &key).unwrap().is_none(), "the new pod stays");
+    replaced.status.as_mut().unwrap().pod_uid = None;
+    placement.seen(DeserializeGuard(Ok(replaced)));
+    assert!(events.try_recv().is_ok(), "the end of the present pod is told");
+}
+
+#[tokio::test]
+async fn a_pod_that_cannot_start_is_waited_for_and_not_replaced() {
+    let placement = placement();
+    let mut sandbox = made(&placement, "u1", "p1");
+    let key = ("team".to_owned(), sandbox.name_any());
+    let status = sandbox.status.as_mut().unwrap();
+    status.phase = Some(SandboxPhase::Failed);
+    let now = k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
+    cadre_crds::common::conditions::set(
+        &mut status.conditions,
+        READY,
+        cadre_crds::common::conditions::Truth::False,
+        Reason::PodFailed,
+        "the image can't be pulled",
+        1,
+        &now,
+    );
+    placement.seen(DeserializeGuard(Ok(sandbox)));
+    assert!(placement.wanted(&wanted(), &key).unwrap().is_none());
+}
