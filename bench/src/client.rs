@@ -48,7 +48,7 @@ pub struct Event {
 pub struct Stream {
     /// Until the answer's head.
     pub accepted: Duration,
-    /// Id of the run, where the head has one.
+    /// Id of the run, from the head or from an event.
     pub run_id: Option<String>,
     /// What came.
     pub events: Vec<Event>,
@@ -142,7 +142,7 @@ impl Client {
     /// # Errors
     /// When there are none.
     pub async fn replay(&mut self, session: &str, run_id: &str) -> Result<Stream> {
-        let form = form(&[("last_event_index", "-1"), ("session_id", session)]);
+        let form = form(&[("session_id", session)]);
         let path = format!("{}/{run_id}/resume", self.runs());
         self.events(&path, form).await
     }
@@ -152,7 +152,7 @@ impl Client {
         let response = self.send(Method::POST, path, Some(form)).await?;
         let accepted = began.elapsed();
         let status = response.status();
-        let run_id = response.headers().get("x-run-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let mut run_id = response.headers().get("x-run-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
         let mut body = response.into_body();
         let (mut events, mut parser) = (Vec::new(), Events::default());
         while let Some(frame) = tokio::time::timeout(LIMIT, body.frame()).await.context("a stream hangs")? {
@@ -160,6 +160,7 @@ impl Client {
             let Some(bytes) = frame.data_ref() else { continue };
             ensure!(status == StatusCode::OK, "{status} {}", head(&String::from_utf8_lossy(bytes)));
             let after = began.elapsed();
+            run_id = run_id.or_else(|| named_run(bytes));
             events.extend(parser.push(bytes).into_iter().map(|name| Event { name, after }));
         }
         Ok(Stream { accepted, run_id, events, ended: began.elapsed() })
@@ -199,15 +200,20 @@ impl Client {
     }
 }
 
+/// The run that an event is of: servers without a header for it say it there.
+fn named_run(bytes: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(bytes);
+    let rest = text.split_once("\"run_id\":")?.1.trim_start().strip_prefix('"')?;
+    rest.split_once('"').map(|(id, _)| id.to_owned())
+}
+
 const BOUNDARY: &str = "cadre-bench-6c9f2b";
 
 /// A form as AgentOS' own client sends it.
 pub fn form(fields: &[(&str, &str)]) -> Bytes {
     let mut body = String::new();
     for (name, value) in fields {
-        body.push_str(&format!(
-            "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
-        ));
+        body.push_str(&format!("--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"));
     }
     body.push_str(&format!("--{BOUNDARY}--\r\n"));
     body.into()

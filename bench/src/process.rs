@@ -84,7 +84,8 @@ pub fn of_pod(uid: &str) -> Vec<PodProcess> {
     // With the systemd driver the UID's dashes are underscores.
     let other = mark.replace('-', "_");
     let in_pod = |pid: &u32| {
-        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text.contains(&mark) || text.contains(&other))
+        fs::read_to_string(format!("/proc/{pid}/cgroup"))
+            .is_ok_and(|text| text.contains(&mark) || text.contains(&other))
     };
     let describe = |pid: u32| {
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

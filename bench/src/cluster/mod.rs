@@ -4,7 +4,7 @@
 //! client could know it. Starts of containers are the kernel's, where the nodes are this machine.
 
 mod images;
-mod memory;
+pub mod memory;
 mod objects;
 mod sessions;
 mod watch;

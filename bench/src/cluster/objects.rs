@@ -100,7 +100,10 @@ impl Made {
 }
 
 /// What is gone already is removed.
-fn gone(outcome: kube::Result<()>) -> Result<()> {
+///
+/// # Errors
+/// Any other refusal.
+pub fn gone(outcome: kube::Result<()>) -> Result<()> {
     match outcome {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         other => Ok(other?),

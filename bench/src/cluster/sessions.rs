@@ -3,11 +3,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use cadre_crds::sandbox::Sandbox;
 use http::{Method, StatusCode};
+use kube::Api;
+use kube::api::DeleteParams;
 use uuid::Uuid;
 
+use super::objects::{self, Made};
 use super::watch::{Marks, Watches};
-use super::{Cluster, memory, objects::Made};
+use super::{Cluster, memory};
 use crate::client::{Client, Target};
 use crate::process;
 use crate::stats::Samples;
@@ -43,6 +47,7 @@ struct Phases {
 /// When a run does not end well.
 pub async fn measure(cluster: &Cluster, made: &Made, count: u32, table: &mut Table) -> Result<memory::Engines> {
     let watches = Watches::start(cluster);
+    let sandboxes: Api<Sandbox> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let mut engines = memory::Engines::default();
     for (agent, count, what) in [
         (made.agent(), count, "engine and sandbox"),
@@ -51,9 +56,9 @@ pub async fn measure(cluster: &Cluster, made: &Made, count: u32, table: &mut Tab
         let target = Target { address: cluster.api, agent, key: Some(cluster.key.clone()) };
         let mut phases = Phases::default();
         for number in 0..count {
-            session(&target, &watches, &mut phases, &mut engines)
-                .await
-                .with_context(|| format!("session {number} of {}", target.agent))?;
+            let began = session(&target, &watches, &mut phases, &mut engines).await;
+            let (mut client, session) = began.with_context(|| format!("session {number} of {}", target.agent))?;
+            end(&mut client, &session, &watches, &sandboxes).await?;
         }
         table.section(format!("cluster: {count} new sessions one after the other, pod with {what}; since POST"));
         rows(table, &phases);
@@ -61,7 +66,12 @@ pub async fn measure(cluster: &Cluster, made: &Made, count: u32, table: &mut Tab
     Ok(engines)
 }
 
-async fn session(target: &Target, watches: &Watches, phases: &mut Phases, engines: &mut memory::Engines) -> Result<()> {
+async fn session(
+    target: &Target,
+    watches: &Watches,
+    phases: &mut Phases,
+    engines: &mut memory::Engines,
+) -> Result<(Client, String)> {
     let session = Uuid::new_v4().to_string();
     let mut client = Client::connect(target).await?;
     let began = Instant::now();
@@ -84,7 +94,7 @@ async fn session(target: &Target, watches: &Watches, phases: &mut Phases, engine
     phases.warm_first.push(warm.first(None).context("a run has no events")?);
     phases.warm.push(warm.ended);
     engines.weigh(marks.pod_uid.as_deref().unwrap_or_default());
-    end(&mut client, &session, watches).await
+    Ok((client, session))
 }
 
 fn seen(phases: &mut Phases, marks: &Marks, began: Instant) {
@@ -114,11 +124,16 @@ fn started(phases: &mut Phases, marks: &Marks, began: Instant) {
     }
 }
 
-/// Removes the session, so that the next one finds the machine as this one did.
-async fn end(client: &mut Client, session: &str, watches: &Watches) -> Result<()> {
+/// Removes the session and its pod, and waits for that, so that the next one finds the machine as this one did. A pod
+/// that takes long to go is no reason to give up.
+async fn end(client: &mut Client, session: &str, watches: &Watches, sandboxes: &Api<Sandbox>) -> Result<()> {
     let (status, _) = client.call(Method::DELETE, &format!("/sessions/{session}"), None).await?;
     ensure!(status == StatusCode::NO_CONTENT, "the session could not be deleted: {status}");
-    tokio::time::timeout(LIMIT, watches.until_gone(session)).await.context("the session's pod does not go")
+    if let Some(name) = watches.sandbox(session) {
+        objects::gone(sandboxes.delete(&name, &DeleteParams::background()).await.map(drop))?;
+    }
+    let _ = tokio::time::timeout(LIMIT, watches.until_gone(session)).await;
+    Ok(())
 }
 
 fn rows(table: &mut Table, phases: &Phases) {

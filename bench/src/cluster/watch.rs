@@ -71,6 +71,11 @@ impl Watches {
         seen.names.get(session).and_then(|name| seen.marks.get(name)).cloned().unwrap_or_default()
     }
 
+    /// Name of a session's Sandbox.
+    pub fn sandbox(&self, session: &str) -> Option<String> {
+        lock(&self.seen).names.get(session).cloned()
+    }
+
     /// Waits until something about a session is so.
     pub async fn until(&self, session: &str, is: impl Fn(&Marks) -> bool) {
         self.when(|seen| seen.names.get(session).and_then(|name| seen.marks.get(name)).is_some_and(&is)).await;
@@ -141,9 +146,10 @@ fn pod(seen: &mut Seen, pod: Pod, deleted: bool, now: Instant) {
         marks.scheduled.get_or_insert(now);
     }
     let containers = pod.status.and_then(|status| status.container_statuses);
-    let runs = containers.into_iter().flatten().any(|container| {
-        container.name == "engine" && container.state.is_some_and(|state| state.running.is_some())
-    });
+    let runs = containers
+        .into_iter()
+        .flatten()
+        .any(|container| container.name == "engine" && container.state.is_some_and(|state| state.running.is_some()));
     if runs {
         marks.reported.get_or_insert(now);
     }
