@@ -33,6 +33,11 @@ impl Workspace {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let opened = openat(&folder, name, flags, Mode::from_bits_truncate(0o644));
         let (mut file, stat) = regular(&path, opened.map_err(|error| Failure::at(&path, error))?)?;
+        // Emptying it would empty what it is called elsewhere, outside of the workspace perhaps.
+        if stat.st_nlink > 1 {
+            let problem = format!("{path}: has a second name (a hard link)");
+            return Err(Failure::new(ExecErrorCode::WrongKind, problem));
+        }
         if offset > size(&stat) {
             return Err(Failure::new(ExecErrorCode::Io, format!("{path}: the piece before this one is missing")));
         }

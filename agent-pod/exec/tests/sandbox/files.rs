@@ -50,6 +50,9 @@ async fn nothing_reaches_outside() {
     symlink("/proc/self", sandbox.workspace("proc")).unwrap();
     std::fs::create_dir(sandbox.workspace("uploads")).unwrap();
     symlink(outside.join("new"), sandbox.workspace("uploads/new")).unwrap();
+    let twin = sandbox.folder.path().join("twin");
+    std::fs::write(&twin, "kept").unwrap();
+    std::fs::hard_link(&twin, sandbox.workspace("uploads/twin")).unwrap();
     let long = "x/".repeat(3000);
     let paths =
         ["/etc/passwd", "../outside/secret", "folder/secret", "file", "proc/environ", "a/../../outside/secret", &long];
@@ -78,11 +81,13 @@ async fn nothing_reaches_outside() {
         );
     }
     assert!(code(&client, stage("uploads/new", 0, b"x")).await.is_err());
+    assert_eq!(code(&client, stage("uploads/twin", 0, b"x")).await, Err(ExecErrorCode::WrongKind));
     assert!(code(&client, stage("elsewhere", 0, b"x")).await.is_err());
     let found = client.request(search("secret", "", None, 10)).await.unwrap();
     assert_eq!(found, ExecBody::Matches { lines: Vec::new(), truncated: false });
     assert_eq!(std::fs::read_to_string(outside.join("secret")).unwrap(), "secret");
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+    assert_eq!(std::fs::read_to_string(&twin).unwrap(), "kept");
 }
 
 #[tokio::test]
