@@ -3,6 +3,7 @@
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::journal::Record;
 use cadre_protocol::model::ModelError;
+use cadre_protocol::nesting;
 use cadre_protocol::run::{RunEnd, RunFailure};
 use serde_json::Value;
 
@@ -45,12 +46,12 @@ impl From<ModelError> for Stop {
     }
 }
 
-/// The answer: an object where a schema asks for one and the text is JSON, else the text.
+/// The answer: an object where a schema asks for one and the text is JSON of a depth that can be passed on, else the text.
 #[must_use]
 pub fn answer(text: &str, schema: Option<&Value>) -> (Value, String) {
     let parsed = schema.and_then(|schema| Some((schema, serde_json::from_str::<Value>(bare_json(text)).ok()?)));
     match parsed {
-        Some((schema, value)) if value.is_object() || value.is_array() => {
+        Some((schema, value)) if (value.is_object() || value.is_array()) && nesting::fits(&value) => {
             let title = schema.get("title").and_then(Value::as_str).unwrap_or("object");
             (value, title.to_owned())
         }
@@ -101,5 +102,7 @@ mod tests {
         for (text, schema, content, content_type) in table {
             assert_eq!(answer(text, schema), (content, content_type.to_owned()), "{text}");
         }
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(answer(&deep, Some(&schema)).0, Value::from(deep));
     }
 }

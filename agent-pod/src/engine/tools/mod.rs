@@ -12,6 +12,7 @@ use cadre_protocol::agent::{Builtin, ToolBinding};
 use cadre_protocol::exec::{ExecBody, ExecErrorCode, ExecOp, MAX_FRAME_BYTES};
 use cadre_protocol::message::ToolCall;
 use cadre_protocol::model::ToolSpec;
+use cadre_protocol::nesting;
 use cadre_protocol::tool::WorkspaceEffect;
 use serde_json::{Map, Value, json};
 
@@ -121,7 +122,8 @@ pub fn arguments(call: &ToolCall) -> Result<Map<String, Value>, String> {
         return Ok(Map::new());
     }
     match serde_json::from_str(&call.arguments) {
-        Ok(Value::Object(arguments)) => Ok(arguments),
+        Ok(Value::Object(arguments)) if nesting::fields_fit(&arguments) => Ok(arguments),
+        Ok(Value::Object(_)) => Err(format!("they are nested deeper than {} levels", nesting::MAX_LEVELS)),
         Ok(_) => Err("they must be a JSON object".into()),
         Err(error) => Err(format!("they are no valid JSON ({error})")),
     }
@@ -280,6 +282,8 @@ mod tests {
         ] {
             assert!(matches!(reading(name, arguments), Reading::Malformed(_)), "{name} {arguments}");
         }
+        let deep = format!(r#"{{"command":"ls","x":{}{}}}"#, "[".repeat(100), "]".repeat(100));
+        assert!(matches!(reading("shell", &deep), Reading::Malformed(why) if why.contains("nested deeper")));
         let huge = format!(r#"{{"path":"a","content":"{}"}}"#, "x".repeat(MAX_FRAME_BYTES));
         assert!(matches!(reading("write_file", &huge), Reading::Malformed(why) if why.contains("smaller pieces")));
     }
