@@ -17,7 +17,7 @@ def agent(id, **options):
     return Agent(id=id, name=id, model=model, db=db, instructions="Be brief.", telemetry=False, **options)
 
 
-# Only the second one keeps its events, for the replay: that costs the first one nothing.
-agents = [agent("wire", add_history_to_context=True), agent("events", store_events=True)]
+# Only the second one keeps its events, all of them, for the replay: that costs the first one nothing.
+agents = [agent("wire", add_history_to_context=True), agent("events", store_events=True, events_to_skip=[])]
 app = AgentOS(agents=agents, telemetry=False).get_app()
 uvicorn.run(app, host="127.0.0.1", port=port, log_level="error", access_log=False)

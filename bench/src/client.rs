@@ -81,7 +81,8 @@ impl Client {
     /// # Errors
     /// When the connection breaks.
     pub async fn send(&mut self, method: Method, path: &str, form: Option<Bytes>) -> Result<Response<Incoming>> {
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "bench");
+        let mut request =
+            Request::builder().method(method).uri(path).header(header::HOST, self.target.address.to_string());
         if let Some(key) = &self.target.key {
             request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }

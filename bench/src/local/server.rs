@@ -17,7 +17,7 @@ use crate::client::{Client, Target};
 use crate::process::{self, Usage};
 
 /// Longest start.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(60);
 /// Time to end by itself.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// Pause between two looks at a server that starts.
