@@ -6,6 +6,7 @@
 //! opaque pieces of its own few shapes, and data that does not fit its message is dropped.
 
 use cadre_protocol::message::{Message, ToolCall};
+use cadre_protocol::nesting;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -37,7 +38,7 @@ pub(super) enum Part<'a> {
     Call(&'a ToolCall),
 }
 
-/// `provider_data` of an answer; nothing if the answer can be rebuilt without.
+/// `provider_data` of an answer; nothing if the answer can be rebuilt without, or if it is nested too deep to be kept.
 pub(super) fn pack(api: Api, slots: Vec<Slot>) -> Option<Value> {
     let needed = slots.iter().any(|slot| match slot {
         Slot::Opaque(_) => true,
@@ -45,7 +46,7 @@ pub(super) fn pack(api: Api, slots: Vec<Slot>) -> Option<Value> {
         Slot::Call => false,
     });
     let carried = Carried { api: api.as_str().to_owned(), slots };
-    needed.then(|| serde_json::to_value(carried).ok()).flatten()
+    needed.then(|| serde_json::to_value(carried).ok()).flatten().filter(nesting::fits)
 }
 
 /// The pieces of an assistant message, in order.
@@ -134,5 +135,11 @@ mod tests {
     #[test]
     fn plain_answers_carry_nothing() {
         assert_eq!(pack(Api::Messages, vec![Slot::Text { bytes: 4, mark: None }, Slot::Call]), None);
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_not_kept() {
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(pack(Api::Messages, vec![Slot::Opaque(serde_json::from_str(&deep).unwrap())]), None);
     }
 }
