@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::ids::{ComponentRef, Revision, RunId, SessionId};
+use cadre_protocol::nesting;
 use cadre_protocol::run::{Attachment, RunInput};
 use cadre_store::rows::{AcceptOutcome, Lease, NewRun, RunRow, Waiting};
 
@@ -33,6 +34,7 @@ impl Service {
 
     async fn accept(&self, submit: Submit) -> Result<Submitted, DomainError> {
         let began = Instant::now();
+        check_nesting(&submit)?;
         let agent = self.resolve(&submit).await?;
         // Only of a session that nobody else can know may a worker be asked before the run is accepted.
         let fresh = submit.session_id.is_none() && submit.run_id.is_none() && submit.idempotency.is_none();
@@ -191,6 +193,18 @@ impl Service {
             });
         }
         Ok(stored)
+    }
+}
+
+fn check_nesting(submit: &Submit) -> Result<(), DomainError> {
+    let Submit { session_state, dependencies, metadata, output_schema, .. } = submit;
+    let objects = [("session_state", session_state), ("dependencies", dependencies), ("metadata", metadata)];
+    let deep = objects.into_iter().find(|(_, object)| !nesting::fields_fit(object)).map(|(name, _)| name);
+    let deep =
+        deep.or_else(|| output_schema.as_ref().is_some_and(|schema| !nesting::fits(schema)).then_some("output_schema"));
+    match deep {
+        Some(name) => Err(DomainError::Invalid(format!("{name} is nested deeper than {} levels", nesting::MAX_LEVELS))),
+        None => Ok(()),
     }
 }
 

@@ -92,6 +92,19 @@ async fn bodies_are_bounded() {
 }
 
 #[tokio::test]
+async fn what_is_nested_deep_is_refused_before_it_spoils_a_list() {
+    let world = world().await;
+    for field in ["session_state", "dependencies", "metadata", "output_schema"] {
+        for (levels, status) in [(64, 200), (65, 422), (126, 422), (127, 422)] {
+            let form = format!("message=m&stream=false&{field}={}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+            let answer = world.post("/agents/helper/runs", &form).await;
+            assert_eq!(answer.status, status, "{field} of {levels} levels: {}", answer.text);
+        }
+    }
+    assert_eq!(world.get("/runs").await.json()["meta"]["total_count"], 4);
+}
+
+#[tokio::test]
 async fn nothing_but_public_routes_answers_without_the_key() {
     let world = world().await;
     for path in ["/", "/health", "/info", "/docs", "/openapi.json"] {
