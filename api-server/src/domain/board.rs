@@ -87,6 +87,17 @@ pub struct IdleSeat {
     pub turn: u64,
 }
 
+/// A session that was taken off the board, with its worker.
+#[derive(Debug)]
+pub struct Retired {
+    /// Component of the session.
+    pub component: ComponentRef,
+    /// The lease to release once the worker is gone.
+    pub lease: Option<Lease>,
+    /// The worker, where it serves this session alone.
+    worker_id: Option<WorkerId>,
+}
+
 /// The board.
 #[derive(Debug, Default)]
 pub struct Board {
@@ -405,16 +416,32 @@ impl Board {
     }
 
     /// Takes an idle session off the board if nothing happened since `idle` was answered. Its worker gets no further
-    /// run. Answers component and lease.
-    pub fn retire(&mut self, idle: &IdleSeat) -> Option<(ComponentRef, Option<Lease>)> {
+    /// run.
+    pub fn retire(&mut self, idle: &IdleSeat) -> Option<Retired> {
         let seat = self.seats.get(&idle.session_id)?;
         if seat.turn != idle.turn || !matches!(seat.stage, Stage::Idle) {
             return None;
         }
-        if let Some(worker_id) = self.by_session.remove(&idle.session_id) {
-            self.draining(&worker_id);
+        let worker_id = self.by_session.remove(&idle.session_id);
+        if let Some(worker_id) = &worker_id {
+            self.draining(worker_id);
         }
-        self.seats.remove(&idle.session_id).map(|seat| (seat.component, seat.lease))
+        let seat = self.seats.remove(&idle.session_id)?;
+        Some(Retired { component: seat.component, lease: seat.lease, worker_id })
+    }
+
+    /// The worker could not be ended: it takes runs again, and is idle if none has come meanwhile.
+    pub fn unretire(&mut self, session_id: &SessionId, retired: Retired) -> Option<IdleSeat> {
+        let worker_id = retired.worker_id.filter(|worker_id| self.workers.contains_key(worker_id))?;
+        if let Some(entry) = self.workers.get_mut(&worker_id) {
+            entry.draining = false;
+        }
+        self.by_session.insert(session_id.clone(), worker_id);
+        let seat = self.seat(session_id, &retired.component);
+        if matches!(seat.stage, Stage::Idle) {
+            seat.lease = retired.lease;
+        }
+        self.settle(session_id)
     }
 
     /// A pooled worker's session is forgotten at once: the record still knows its lease, and acquiring that again is

@@ -11,9 +11,12 @@ use cadre_store::rows::{EndedRun, Origin, RunRow, ServerEnd};
 use super::Service;
 use super::scope::RunScope;
 use super::service::{Change, now_ms};
+use crate::placement::Serves;
 
 /// What the engine gets to notice a deadline by itself.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+/// Time until a worker that could not be ended is tried again.
+const RETIRE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Service {
     /// A worker has ended its run: the record says so already.
@@ -111,12 +114,21 @@ impl Service {
     /// The session's worker is not needed any more.
     pub(crate) async fn retire(&self, session_id: &SessionId, idle: &super::board::IdleSeat) {
         let retired = self.board().retire(idle);
-        let Some((component, lease)) = retired else { return };
-        if let Some(lease) = lease {
-            self.release_lease(session_id, &lease).await;
-        }
-        if let Err(error) = self.0.placement.retire(session_id, &component).await {
+        let Some(retired) = retired else { return };
+        if let Err(error) = self.0.placement.retire(session_id, &retired.component).await {
             tracing::warn!(session_id = %session_id, error = %error, "worker can't be retired now");
+            let waiting = self.board().wanted_of(&Serves::Session(session_id.clone()));
+            let idle = self.board().unretire(session_id, retired);
+            if let Some(idle) = idle {
+                let _ = self.0.idle.send((RETIRE_AGAIN, idle));
+            }
+            for waiting in waiting {
+                self.place_soon(waiting);
+            }
+            return;
+        }
+        if let Some(lease) = retired.lease {
+            self.release_lease(session_id, &lease).await;
         }
     }
 }
