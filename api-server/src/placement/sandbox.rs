@@ -267,9 +267,7 @@ fn pod_has_ended(before: &Sandbox, after: &Sandbox) -> bool {
 fn has_failed(sandbox: &Sandbox) -> bool {
     sandbox.status.as_ref().is_some_and(|status| {
         let waits = status.conditions.iter().any(|c| c.type_ == READY && c.reason == Reason::PodFailed.as_str());
-        status.phase == Some(SandboxPhase::Failed)
-            && status.incarnation == Some(sandbox.spec.incarnation)
-            && !waits
+        status.phase == Some(SandboxPhase::Failed) && status.incarnation == Some(sandbox.spec.incarnation) && !waits
     })
 }
 

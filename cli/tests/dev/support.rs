@@ -53,7 +53,11 @@ impl Folder {
         let (ledger, gate) = (ledger.display(), gate.display());
         let mut turns = String::new();
         for n in 1..=5 {
-            let wait = if n == 3 { format!("; until [ -e {gate} ] || [ ! -e {ledger} ]; do sleep 0.05; done") } else { String::new() };
+            let wait = if n == 3 {
+                format!("; until [ -e {gate} ] || [ ! -e {ledger} ]; do sleep 0.05; done")
+            } else {
+                String::new()
+            };
             turns.push_str(&format!(
                 "    - text: \"Step {n}. \"\n      tools:\n      - {{name: shell, arguments: {{command: \"echo {n} >> {ledger}{wait}\"}}}}\n"
             ));

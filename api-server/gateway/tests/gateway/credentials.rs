@@ -82,7 +82,11 @@ async fn states_come_with_the_command_that_mends_them() {
             "key",
             "kubectl annotate secret elsewhere -n team --overwrite cadre.dev/hosts=a.example,llm.example",
         ),
-        ("absent", "key", "kubectl cadre credential create absent -n team --from-env VARIABLE --key key --hosts llm.example"),
+        (
+            "absent",
+            "key",
+            "kubectl cadre credential create absent -n team --from-env VARIABLE --key key --hosts llm.example",
+        ),
         ("llm", "other", "has no key \"other\": kubectl cadre credential create llm -n team"),
     ];
     for (secret, key, command) in cases {
