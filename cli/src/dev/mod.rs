@@ -174,7 +174,7 @@ impl Data {
         std::fs::write(folder.join(".gitignore"), "*\n")?;
         let workspaces = workspaces.canonicalize()?;
         let path = folder.canonicalize()?.join("cadre.db");
-        let store = SqliteStore::open(&path, Durability::Normal)
+        let store = SqliteStore::open(&path, Durability::Full)
             .with_context(|| format!("{} can't be opened", path.display()))?;
         Ok(Self { store: Arc::new(store), workspaces })
     }
