@@ -303,7 +303,7 @@ impl Service {
         renamed.ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
     }
 
-    /// Removes those of the sessions that are there, the caller's and idle; answers them.
+    /// Removes those of the sessions that are there, the caller's and idle, with their workers; answers them.
     ///
     /// # Errors
     /// The record's.
@@ -312,15 +312,25 @@ impl Service {
         ids: &[SessionId],
         principal: Option<&Principal>,
     ) -> Result<Vec<SessionId>, DomainError> {
-        let mut own = Vec::new();
+        let (mut own, mut components) = (Vec::new(), Vec::new());
         for id in ids {
             match self.session(id, principal).await {
-                Ok(_) => own.push(id.clone()),
+                Ok(session) => {
+                    own.push(id.clone());
+                    components.push(session.component);
+                }
                 Err(DomainError::SessionNotFound(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(self.0.store.delete(&own).await?)
+        let removed = self.0.store.delete(&own).await?;
+        for (id, component) in own.iter().zip(&components).filter(|(id, _)| removed.contains(id)) {
+            let idle = self.board().rest(id, component);
+            if let Some(idle) = idle {
+                let _ = self.0.idle.send((Duration::ZERO, idle));
+            }
+        }
+        Ok(removed)
     }
 
     /// Counts of runs.

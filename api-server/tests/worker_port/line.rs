@@ -1,5 +1,6 @@
 //! The line of a session, and slots.
 
+use cadre_protocol::ids::SessionId;
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::worker::ServerFrame;
 
@@ -111,4 +112,18 @@ spec: {modelRef: {name: echo}, sandbox: {warmSeconds: 0}}
     let assignment = worker.assignment().await;
     worker.finish(&assignment).await;
     until("its Sandbox is retired", || rig.notes.retired.lock().unwrap().len() == 1).await;
+}
+
+#[tokio::test]
+async fn a_deleted_session_takes_its_worker_with_it() {
+    let rig = rig().await;
+    rig.submit("helper", Some("s")).await;
+    let mut worker = rig.worker("of-s").await;
+    let assignment = worker.assignment().await;
+    worker.finish(&assignment).await;
+    rig.status(&assignment.run_id, RunStatus::Completed).await;
+    let session = SessionId::new("s").unwrap();
+    let removed = rig.service.delete_sessions(&[session.clone()], Some(&principal())).await.unwrap();
+    assert_eq!(removed, [session.clone()]);
+    until("its worker is retired", || rig.notes.retired.lock().unwrap().contains(&session)).await;
 }

@@ -1,5 +1,8 @@
 //! Runs by the names that people have for them.
 
+use std::time::Duration;
+
+use cadre_crds::common::conditions::{STALLED, is_true};
 use cadre_crds::run::Run;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -55,11 +58,28 @@ fn not_found(name: &str, error: CallError) -> Failure {
     }
 }
 
+/// How long a Run object may take to be accepted.
+const ACCEPT_TIME: Duration = Duration::from_secs(30);
+
+/// Whether a Run has been accepted, refused, or is gone.
+fn is_settled(run: Option<&Run>) -> bool {
+    run.is_none_or(|run| {
+        run.status.as_ref().is_some_and(|status| status.run_id.is_some() || is_true(&status.conditions, STALLED))
+    })
+}
+
 /// The id in a Run object's status.
 async fn id_of(server: &Server, object: &str) -> Result<String, Failure> {
     let cluster = server.cluster.as_ref().ok_or(ConnectError::NeedsCluster("a Run object"))?;
     let runs: kube::Api<Run> = kube::Api::namespaced(cluster.client.clone(), &cluster.namespace);
-    let run = runs.get(object).await.map_err(Box::new)?;
+    let mut run = runs.get(object).await.map_err(Box::new)?;
+    if !is_settled(Some(&run)) {
+        // A Run that was applied a moment ago: its submission is on the way.
+        let settled = kube::runtime::wait::await_condition(runs.clone(), object, is_settled);
+        if let Ok(Ok(Some(newer))) = tokio::time::timeout(ACCEPT_TIME, settled).await {
+            run = newer;
+        }
+    }
     let id = run.status.and_then(|status| status.run_id);
     let see = format!("kubectl describe run {object} -n {}", cluster.namespace);
     id.ok_or_else(|| Failure::Other(format!("run {object} has not been accepted yet. More: {see}")))
