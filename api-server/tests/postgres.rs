@@ -193,7 +193,18 @@ async fn a_worker_lost_while_the_database_is_away_is_replaced_after_it() {
     until("the worker is lost", || !rig.notes.lost.lock().unwrap().is_empty()).await;
     let mut second = rig.worker("two").await;
     until("a start has failed", || rig.service.worker_counts() == (1, 0)).await;
-    database.start_again();
+    // The database may be slow to come: the worker lives meanwhile.
+    let mut restart = tokio::task::spawn_blocking(move || {
+        database.start_again();
+        database
+    });
+    let mut beat = tokio::time::interval(std::time::Duration::from_secs(1));
+    let _database = loop {
+        tokio::select! {
+            database = &mut restart => break database.unwrap(),
+            _ = beat.tick() => second.send(WorkerFrame::Heartbeat {}).await,
+        }
+    };
     let again = second.assignment().await;
     assert_eq!((&again.run_id, again.attempt, again.progress.next_index), (&run_id, 2, 1));
     assert!(again.epoch > assignment.epoch);
