@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use cadre_e2e::story::api::Started;
 use cadre_e2e::story::kubernetes::Kubernetes;
 use cadre_e2e::story::objects::{run, scripted, shell, worker};
 use cadre_e2e::story::{NAMESPACE, SYSTEM, Story};
@@ -61,22 +62,28 @@ fn versions(story: &Story) -> BTreeMap<String, Value> {
 }
 
 /// An agent that has run once, and whose status has nothing more to tell.
-fn settled(story: &Story, base: &str) -> (String, String) {
-    let (agent, model, job) = (story.name(base), story.name(&format!("{base}-m")), story.name(&format!("{base}-r")));
+fn settled(story: &Story, base: &str) -> Started {
+    let (agent, model) = (story.name(base), story.name(&format!("{base}-m")));
     let turns = json!([shell("date >> log; wc -l log"), "{{last_result}}"]);
     story.apply_all(&[scripted(&model, &turns), worker(&agent, &model, &json!({}))]).unwrap();
-    story.apply(&run(&job, &agent, "first", &json!({}))).unwrap();
-    let ended = story.finished(&job).unwrap();
-    assert_eq!(ended["status"]["phase"], "Completed", "{:#}", ended["status"]);
+    story.condition("agents", &agent, "Ready", "True").unwrap();
+    let started = story.api.start(&agent, "first", None).unwrap();
+    assert_eq!(story.api.ended(&started).unwrap()["status"], "COMPLETED");
     let told = |agent: &Value| agent["status"]["lastRun"]["phase"] == "Completed" && agent["status"]["activeRuns"] == 0;
     story.kubernetes.wait(NAMESPACE, "agents", &agent, "to tell of its run", told).unwrap();
-    (agent, ended["status"]["sessionId"].as_str().unwrap().to_owned())
+    started
 }
 
 #[test]
 fn ten_looks_at_unchanged_objects_write_nothing() {
     let story = Story::begin().unwrap();
-    settled(&story, "resync");
+    let agent = settled(&story, "resync").agent;
+    let job = story.name("resync-r");
+    story.apply(&run(&job, &agent, "an object", &json!({}))).unwrap();
+    story.finished(&job).unwrap();
+    let second =
+        |agent: &Value| agent["status"]["activeRuns"] == 0 && agent["status"]["lastRun"]["id"] == run_id(&story, &job);
+    story.kubernetes.wait(NAMESPACE, "agents", &agent, "to tell of its run", second).unwrap();
     let (before, objects) = (writes(&story), versions(&story));
     for _ in 0..RESYNCS {
         // A new process lists and reconciles everything from nothing.
@@ -90,6 +97,10 @@ fn ten_looks_at_unchanged_objects_write_nothing() {
     let written: Vec<_> = since(&story, &before).into_iter().filter(|write| !write.contains(" pods ")).collect();
     assert_eq!(written, Vec::<String>::new());
     assert_eq!(versions(&story), objects);
+}
+
+fn run_id(story: &Story, job: &str) -> String {
+    story.started(job).unwrap().run
 }
 
 /// Waits until an operator leads and has looked at each of Cadre's objects.
@@ -119,7 +130,7 @@ fn reconciled_all(story: &Story, pod: &str, most: usize) {
 #[test]
 fn a_warm_turn_writes_nothing_to_kubernetes() {
     let story = Story::begin().unwrap();
-    let (agent, session) = settled(&story, "warm");
+    let Started { agent, session, run: _ } = settled(&story, "warm");
     // The second turn is like any further one: only the agent's last run is news, and that waits for its ten seconds.
     let before = writes(&story);
     let path = format!("/agents/{agent}/runs");

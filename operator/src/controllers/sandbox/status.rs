@@ -57,15 +57,9 @@ pub fn observe(
     let suspended = matches!(view, View::Suspended { .. });
     let suspended_reason = if suspended { Reason::Suspended } else { Reason::Progressing };
     let suspended_message = if suspended { "spec.operatingMode is Suspended" } else { "spec.operatingMode is Running" };
-    let (isolated, isolated_reason, isolated_message) = isolation(report);
-    let conditions = Conditions::of(&old.conditions, generation, now)
-        .verdict(verdict, reason, &message)
-        .set(SUSPENDED, suspended, suspended_reason, suspended_message)
-        .set(NETWORK_ISOLATED, isolated, isolated_reason, isolated_message)
-        .finish();
     let mut status = SandboxStatus {
         observed_generation: Some(generation),
-        conditions,
+        conditions: Vec::new(),
         phase: Some(phase),
         incarnation: old.incarnation,
         pod_name: old.pod_name.clone(),
@@ -73,6 +67,21 @@ pub fn observe(
         node_name: old.node_name.clone(),
     };
     place(&mut status, sandbox, view);
+    let conditions = Conditions::of(&old.conditions, generation, now).verdict(verdict, reason, &message).set(
+        SUSPENDED,
+        suspended,
+        suspended_reason,
+        suspended_message,
+    );
+    // What was seen of a pod holds until something else is told: the API server may have forgotten, or yet have to say.
+    let is_known = status.pod_uid == old.pod_uid && old.conditions.iter().any(|it| it.type_ == NETWORK_ISOLATED);
+    let conditions = if report.is_none() && is_known {
+        conditions
+    } else {
+        let (isolated, reason, message) = isolation(report);
+        conditions.set(NETWORK_ISOLATED, isolated, reason, message)
+    };
+    status.conditions = conditions.finish();
     status
 }
 
@@ -311,5 +320,21 @@ mod tests {
             let kind = NETWORK_ISOLATED;
             assert_eq!((truth(&status.conditions, kind), reason(&status.conditions, kind)), expected);
         }
+    }
+
+    #[test]
+    fn isolation_holds_for_its_pod_while_nobody_tells() {
+        let now = Time(Timestamp::UNIX_EPOCH);
+        let report = IsolationReport {
+            namespace: "team".into(),
+            sandbox: "box".into(),
+            isolated: true,
+            detail: "10.96.0.1:443".into(),
+        };
+        let told = observe(&sandbox(), &SandboxStatus::default(), &pod(json!({})), Some(&report), &now);
+        assert_eq!(observe(&sandbox(), &told, &pod(json!({})), None, &now), told);
+        let of_another = SandboxStatus { pod_uid: Some("old".into()), ..told };
+        let next = observe(&sandbox(), &of_another, &pod(json!({})), None, &now);
+        assert_eq!(truth(&next.conditions, NETWORK_ISOLATED), "Unknown");
     }
 }
