@@ -18,8 +18,8 @@ use crate::error::StoreError;
 
 /// Pages of the log at which the thread begins: 4 MiB.
 const SOFT_PAGES: u32 = 1_024;
-/// Pages at which the writer waits for readers to get the log emptied: 128 MiB.
-const HARD_PAGES: u32 = 32_768;
+/// Pages at which the writer empties the log itself, also when the thread gets no time to: 32 MiB.
+const HARD_PAGES: u32 = 8_192;
 /// How long it then waits.
 const HARD_WAIT: Duration = Duration::from_millis(100);
 
@@ -67,7 +67,7 @@ impl Checkpointer {
                 checkpoint(writer, "passive");
                 self.state.store(IDLE, Ordering::Release);
             }
-            IDLE if pages >= HARD_PAGES => self.empty(writer),
+            IDLE | COPYING if pages >= HARD_PAGES => self.empty(writer),
             IDLE if pages >= SOFT_PAGES => {
                 self.state.store(COPYING, Ordering::Release);
                 let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
