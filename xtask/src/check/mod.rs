@@ -26,8 +26,10 @@ enum Part {
     Checks,
     /// Tests that need no cluster with nodes.
     Units,
-    /// Tests on the cluster.
+    /// Tests of the cluster, and of the example on it.
     Cluster,
+    /// The long stories on the cluster: crashes, isolation, silence, leaks. Only when asked for.
+    Stories,
 }
 
 /// Runs them.
@@ -56,6 +58,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         crate::quickstart::install()?;
         progress.say("tests on the cluster");
         // One at a time: they end nodes and servers that the others need.
+        let short = ["--test", "cluster", "--test", "control_plane", "--test", "quickstart"];
+        tests(&mut count, &[&["--package", "cadre-e2e", "--lib"], &short[..], &["--", "--test-threads=1"]].concat())?;
+    }
+    if arguments.only == Some(Part::Stories) {
+        progress.say("the cluster, with Cadre on it");
+        crate::quickstart::install()?;
+        progress.say("stories on the cluster");
         tests(&mut count, &["--package", "cadre-e2e", "--", "--test-threads=1"])?;
     }
     progress.say("all is run");
