@@ -206,6 +206,7 @@ fn a_lost_node_costs_the_files_that_were_on_it_and_no_run() {
     if !story.has_own_nodes() {
         return;
     }
+    story.prepare_power().unwrap();
     let victim = choose_victim(&story);
     story.cluster.run(&["cordon", &victim.other]).unwrap();
     let shared = json!({"persistence": "Volume", "size": "64Mi", "storageClassName": "cadre-shared"});

@@ -46,10 +46,22 @@ impl Story {
     /// # Errors
     /// When that fails.
     pub fn power(&self, verb: &str, node: &str) -> Result<()> {
-        let mut xtask = Command::new(env!("CARGO"));
-        xtask.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-        run(xtask.args(["xtask", "cluster", "node", verb, node])).map(drop)
+        xtask(&["cluster", "node", verb, node])
     }
+
+    /// Sees to it that [`Self::power`] will not have to compile first.
+    ///
+    /// # Errors
+    /// When the cluster is not up.
+    pub fn prepare_power(&self) -> Result<()> {
+        xtask(&["cluster", "status"])
+    }
+}
+
+fn xtask(arguments: &[&str]) -> Result<()> {
+    let mut xtask = Command::new(env!("CARGO"));
+    xtask.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    run(xtask.arg("xtask").args(arguments)).map(drop)
 }
 
 /// The id of a container that runs.
