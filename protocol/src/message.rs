@@ -60,7 +60,16 @@ pub struct Message {
     pub created_at_ms: u64,
 }
 
+/// How a message begins that Cadre puts into the conversation in the user's place, because models listen to no other.
+pub const NOTE: &str = "[Note from the system, not from the user]";
+
 impl Message {
+    /// Whether the user's place in the conversation is taken by a note of Cadre's own.
+    #[must_use]
+    pub fn is_note(&self) -> bool {
+        self.role == Role::User && self.content.starts_with(NOTE)
+    }
+
     /// A message that has only text.
     #[must_use]
     pub fn text(role: Role, content: impl Into<String>, created_at_ms: u64) -> Self {

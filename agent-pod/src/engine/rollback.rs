@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::journal::RecordedEffect;
-use cadre_protocol::message::{Message, Role};
+use cadre_protocol::message::{Message, NOTE, Role};
 use serde_json::{Map, Value};
 
 /// Most files that are asked after.
@@ -78,9 +78,9 @@ impl Rollback {
     /// For the model.
     #[must_use]
     pub fn message(&self, id: String, now_ms: u64) -> Message {
-        let mut text = String::from(
-            "[Note from the system, not from the user] The workspace was replaced by a new one. These files, which \
-             earlier tool calls had changed, are not in it:\n",
+        let mut text = format!(
+            "{NOTE} The workspace was replaced by a new one. These files, which earlier tool calls had changed, are \
+             not in it:\n"
         );
         for file in self.files.iter().take(MAX_NAMED) {
             text.push_str("- ");

@@ -24,7 +24,9 @@ pub(super) struct Conversation<'a> {
 
 impl<'a> Conversation<'a> {
     pub(super) fn read(messages: &'a [Message]) -> Self {
-        let Some(last) = messages.iter().rposition(|message| message.role == Role::User) else {
+        // A note is no new question: the script goes on where it was.
+        let asks = |message: &Message| message.role == Role::User && !message.is_note();
+        let Some(last) = messages.iter().rposition(asks) else {
             return Self { since: messages, turn: answers(messages), ..Self::default() };
         };
         let (before, rest) = messages.split_at(last);
@@ -84,6 +86,16 @@ fn line_that_begins(content: &str, from: usize, is: impl Fn(&str) -> bool) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_note_does_not_begin_the_script_anew() {
+        let say = |role, text: &str| Message::text(role, text, 0);
+        let note = format!("{} The workspace was replaced.", cadre_protocol::message::NOTE);
+        let messages =
+            [say(Role::User, "go"), say(Role::Assistant, "one"), say(Role::User, &note), say(Role::Assistant, "two")];
+        let conversation = Conversation::read(&messages);
+        assert_eq!((conversation.input.as_str(), conversation.turn), ("go", 2));
+    }
 
     #[test]
     fn scripts_are_found_in_messages() {
