@@ -123,7 +123,8 @@ async fn a_deleted_session_takes_its_worker_with_it() {
     worker.finish(&assignment).await;
     rig.status(&assignment.run_id, RunStatus::Completed).await;
     let session = SessionId::new("s").unwrap();
-    let removed = rig.service.delete_sessions(&[session.clone()], Some(&principal())).await.unwrap();
-    assert_eq!(removed, [session.clone()]);
+    let sessions = std::slice::from_ref(&session);
+    let removed = rig.service.delete_sessions(sessions, Some(&principal())).await.unwrap();
+    assert_eq!(removed, sessions);
     until("its worker is retired", || rig.notes.retired.lock().unwrap().contains(&session)).await;
 }
