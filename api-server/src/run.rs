@@ -15,8 +15,9 @@ use crate::auth::pod::Authenticate;
 use crate::catalog::Catalog;
 use crate::domain::{Limits, Parts, Service};
 use crate::listen::admin::{self, AdminState};
-use crate::listen::user;
+use crate::listen::serve::Bounds;
 use crate::listen::worker::{self, WorkerState};
+use crate::listen::{self, user};
 use crate::metrics::Metrics;
 use crate::operator_port::feed::Feed;
 use crate::placement::Placement;
@@ -94,20 +95,20 @@ pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationT
     let closed = CancellationToken::new();
     user_settings.shutdown = closing.clone();
     let user = user::router(service.clone(), user_settings);
-    let mut user = tokio::spawn(tcp("user", listeners.user, user, closing.clone()));
+    let mut user = tokio::spawn(tcp(listeners.user, user, closing.clone()));
     let worker = worker::router(worker_state);
     let mut worker = match listeners.worker {
-        WorkerListener::Tcp(listener) => tokio::spawn(tcp("worker", listener, worker, closed.clone())),
+        WorkerListener::Tcp(listener) => tokio::spawn(tcp(listener, worker, closed.clone())),
         WorkerListener::Unix(listener) => tokio::spawn(unix(listener, worker, closed.clone())),
     };
     let admin = listeners.admin.map(|listener| {
         let admin = admin::router(AdminState::new(service.clone()));
-        tokio::spawn(tcp("admin", listener, admin, closed.clone()))
+        tokio::spawn(tcp(listener, admin, closed.clone()))
     });
     let outcome = tokio::select! {
         () = stop.cancelled() => Ok(()),
-        ended = &mut user => ended.map_err(anyhow::Error::from).flatten(),
-        ended = &mut worker => ended.map_err(anyhow::Error::from).flatten(),
+        ended = &mut user => ended.context("the user listener failed"),
+        ended = &mut worker => ended.context("the worker listener failed"),
     };
     // No further callers; streams end, so that their clients go to another replica; whoever waits for an answer gets
     // it, since workers are still connected.
@@ -127,21 +128,14 @@ pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationT
     outcome
 }
 
-async fn tcp(
-    name: &'static str,
-    listener: TcpListener,
-    router: Router,
-    closing: CancellationToken,
-) -> anyhow::Result<()> {
+async fn tcp(listener: TcpListener, router: Router, closing: CancellationToken) {
     let listener = listener.tap_io(|stream| {
         // Small frames must not wait for company.
         let _ = stream.set_nodelay(true);
     });
-    let served = axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await;
-    served.with_context(|| format!("the {name} listener failed"))
+    listen::serve::serve(listener, router, Bounds::default(), closing).await;
 }
 
-async fn unix(listener: UnixListener, router: Router, closing: CancellationToken) -> anyhow::Result<()> {
-    let served = axum::serve(listener, router).with_graceful_shutdown(closing.cancelled_owned()).await;
-    served.context("the worker listener failed")
+async fn unix(listener: UnixListener, router: Router, closing: CancellationToken) {
+    listen::serve::serve(listener, router, Bounds::default(), closing).await;
 }

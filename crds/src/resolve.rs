@@ -6,6 +6,7 @@ use cadre_protocol::agent::{
 };
 use cadre_protocol::ids::ComponentRef;
 use cadre_protocol::model::ToolChoice;
+use cadre_protocol::nesting;
 use serde_json::Value;
 
 use crate::agent::{self, AgentSpec, BuiltinName, ToolType};
@@ -84,7 +85,7 @@ pub fn resolve(
         tool_choice: spec.tool_choice.map(tool_choice),
         max_turns: limits.max_turns.unwrap_or(DEFAULT_MAX_TURNS),
         history: HistoryPolicy { runs: if spec.history.enabled { spec.history.runs } else { 0 } },
-        output_schema: spec.output.as_ref().map(|output| Value::Object(output.schema.clone())),
+        output_schema: output_schema(spec)?,
         retry: RetryPolicy {
             retries: spec.retries.unwrap_or_default(),
             delay_seconds: spec.delay_between_retries_seconds.unwrap_or(DEFAULT_RETRY_DELAY_SECONDS),
@@ -103,6 +104,15 @@ pub fn resolve(
         },
         warm_seconds: spec.sandbox.as_ref().map_or_else(agent::default_warm_seconds, |sandbox| sandbox.warm_seconds),
     })
+}
+
+fn output_schema(spec: &AgentSpec) -> Result<Option<Value>, Unresolved> {
+    let Some(output) = &spec.output else { return Ok(None) };
+    if !nesting::fields_fit(&output.schema) {
+        let problem = format!("spec.output.schema is nested deeper than {} levels", nesting::MAX_LEVELS);
+        return Err(Unresolved::Invalid(problem));
+    }
+    Ok(Some(Value::Object(output.schema.clone())))
 }
 
 fn tools(spec: &AgentSpec) -> Result<Vec<ToolBinding>, Unresolved> {
@@ -179,5 +189,12 @@ mod tests {
         let twice = agent(json!({"modelRef": {"name": "m"}, "tools": [shell.clone(), shell]}));
         let refused = resolve(&component, "default", &twice, Some(&model())).unwrap_err();
         assert_eq!((refused.reason(), refused.message().as_str()), (Reason::InvalidSpec, "spec.tools has Shell twice"));
+        let mut schema = json!({"type": "string"});
+        for _ in 0..nesting::MAX_LEVELS {
+            schema = json!({"items": schema});
+        }
+        let deep = agent(json!({"modelRef": {"name": "m"}, "output": {"schema": schema}}));
+        let refused = resolve(&component, "default", &deep, Some(&model())).unwrap_err();
+        assert_eq!(refused.message(), "spec.output.schema is nested deeper than 64 levels");
     }
 }

@@ -16,6 +16,8 @@ use crate::config::{Endpoint, TokenSource};
 
 /// Time for the connection and its handshake.
 const DIAL_TIME: Duration = Duration::from_secs(10);
+/// Time for the answer to the first attempt to connect; each later one gets twice the time.
+const FIRST_ANSWER: Duration = Duration::from_millis(50);
 
 /// A byte stream to the server.
 pub trait Bytes: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -64,7 +66,7 @@ pub async fn dial(endpoint: &Endpoint, token: &TokenSource) -> Result<Socket, Di
 async fn open(endpoint: &Endpoint, bearer: HeaderValue) -> Result<Socket, DialError> {
     let (stream, authority): (Box<dyn Bytes>, &str) = match endpoint {
         Endpoint::Tcp { authority } => {
-            let stream = TcpStream::connect(authority.as_str()).await.map_err(WsError::Io)?;
+            let stream = connect(authority).await.map_err(WsError::Io)?;
             stream.set_nodelay(true).map_err(WsError::Io)?;
             (Box::new(stream), authority)
         }
@@ -76,6 +78,19 @@ async fn open(endpoint: &Endpoint, bearer: HeaderValue) -> Result<Socket, DialEr
         WebSocketConfig::default().max_message_size(Some(MAX_FRAME_BYTES)).max_frame_size(Some(MAX_FRAME_BYTES));
     let (socket, _) = client_async_with_config(request, stream, Some(limits)).await?;
     Ok(socket)
+}
+
+/// Connects with a new packet soon after one that nobody answers: the first ones of a new pod may come before its network
+/// policy lets them through, and the kernel would wait a whole second before it sends another.
+async fn connect(authority: &str) -> io::Result<TcpStream> {
+    let mut patience = FIRST_ANSWER;
+    loop {
+        match tokio::time::timeout(patience, TcpStream::connect(authority)).await {
+            Ok(outcome) => return outcome,
+            // `dial` ends this.
+            Err(_) => patience *= 2,
+        }
+    }
 }
 
 async fn bearer(token: &TokenSource) -> Result<HeaderValue, DialError> {

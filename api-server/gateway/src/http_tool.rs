@@ -91,11 +91,12 @@ fn parse(hosts: &[String], arguments: &Map<String, Value>) -> Result<Outgoing, S
 fn method(word: &str) -> Result<Method, String> {
     match word.to_ascii_uppercase().as_str() {
         "GET" => Ok(Method::GET),
+        "HEAD" => Ok(Method::HEAD),
         "POST" => Ok(Method::POST),
         "PUT" => Ok(Method::PUT),
         "PATCH" => Ok(Method::PATCH),
         "DELETE" => Ok(Method::DELETE),
-        _ => Err("method must be GET, POST, PUT, PATCH or DELETE".to_owned()),
+        _ => Err("method must be GET, HEAD, POST, PUT, PATCH or DELETE".to_owned()),
     }
 }
 

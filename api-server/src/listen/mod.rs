@@ -1,5 +1,6 @@
-//! The three ports: routers and middleware, nothing else.
+//! The three ports: routers and middleware, and how connections are served.
 
 pub mod admin;
+pub mod serve;
 pub mod user;
 pub mod worker;

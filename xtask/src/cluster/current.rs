@@ -73,6 +73,18 @@ impl Current {
         Ok(())
     }
 
+    /// The name by which the cluster finds an image that [`Self::load`] brought there.
+    pub fn name(&self, image: &str) -> String {
+        self.name_by(image, std::env::var(REGISTRY).ok().as_deref())
+    }
+
+    fn name_by(&self, image: &str, registry: Option<&str>) -> String {
+        match registry.filter(|registry| !registry.is_empty() && !self.context.starts_with("kind-")) {
+            Some(registry) => pushed(image, registry),
+            None => image.to_owned(),
+        }
+    }
+
     fn steps(&self, archive: &Path, registry: Option<&str>) -> Result<Vec<Command>> {
         if let Some(cluster) = self.context.strip_prefix("kind-") {
             let mut kind = command("kind");
@@ -91,12 +103,18 @@ impl Current {
 }
 
 fn push(archive: &Path, image: &NamedDigest, registry: &str) -> Command {
-    let (path, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
-    let path = path.strip_prefix("localhost/").unwrap_or(path);
+    let (_, tag) = image.name.rsplit_once(':').unwrap_or((&image.name, "latest"));
     let mut skopeo = command("skopeo");
     skopeo.arg("copy").arg(format!("oci-archive:{}:{tag}", archive.display()));
-    skopeo.arg(format!("docker://{}/{path}:{tag}", registry.trim_end_matches('/')));
+    skopeo.arg(format!("docker://{}", pushed(&image.name, registry)));
     skopeo
+}
+
+/// An image's name after a push to a registry.
+fn pushed(name: &str, registry: &str) -> String {
+    let (path, tag) = name.rsplit_once(':').unwrap_or((name, "latest"));
+    let path = path.strip_prefix("localhost/").unwrap_or(path);
+    format!("{}/{path}:{tag}", registry.trim_end_matches('/'))
 }
 
 #[cfg(test)]
@@ -129,5 +147,13 @@ mod tests {
         let image = NamedDigest { name: "localhost/cadre/operator:0.1.0".into(), digest: "sha256:aa".into() };
         let expected = "skopeo copy oci-archive:a.tar:0.1.0 docker://registry.example/team/cadre/operator:0.1.0";
         assert_eq!(words(&push(Path::new("a.tar"), &image, "registry.example/team/")), expected);
+    }
+
+    #[test]
+    fn the_chart_is_told_the_name_that_the_registry_knows() {
+        let (image, registry) = ("localhost/cadre/agent:1", Some("registry.example"));
+        assert_eq!(current("work").name_by(image, registry), "registry.example/cadre/agent:1");
+        assert_eq!(current("kind-dev").name_by(image, registry), image);
+        assert_eq!(current("work").name_by(image, None), image);
     }
 }

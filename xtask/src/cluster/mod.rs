@@ -134,6 +134,15 @@ pub fn load(archives: &[PathBuf]) -> Result<()> {
     run(Arguments { action: Action::Load { archives: archives.to_vec() } })
 }
 
+/// The name by which the cluster finds a loaded image.
+///
+/// # Errors
+/// When `CADRE_CLUSTER` names no cluster.
+pub fn image_name(image: &str) -> Result<String> {
+    let current = current::Current::from_environment()?;
+    Ok(current.map_or_else(|| image.to_owned(), |current| current.name(image)))
+}
+
 /// The kubeconfig of the cluster.
 ///
 /// # Errors

@@ -94,7 +94,7 @@ fn charts(tools: &Tools, root: &Path, made: &images::Made) -> Result<()> {
     ];
     for (key, name) in &made.names {
         arguments.push("--set".to_owned());
-        arguments.push(format!("images.{key}={name}"));
+        arguments.push(format!("images.{key}={}", cluster::image_name(name)?));
     }
     helm(&arguments.iter().map(String::as_str).collect::<Vec<_>>())?;
     Ok(())
