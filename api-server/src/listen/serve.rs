@@ -14,10 +14,10 @@ use http::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 use tower_http::timeout::TimeoutBody;
 
@@ -42,7 +42,7 @@ impl Default for Bounds {
 /// again.
 pub async fn serve<L: Listener>(mut listener: L, router: Router, bounds: Bounds, closing: CancellationToken) {
     let slots = Arc::new(Semaphore::new(bounds.connections));
-    let graceful = GracefulShutdown::new();
+    let open = TaskTracker::new();
     let mut closed = pin!(closing.cancelled());
     loop {
         let accepted = async {
@@ -62,15 +62,23 @@ pub async fn serve<L: Listener>(mut listener: L, router: Router, bounds: Bounds,
             .header_read_timeout(bounds.head)
             .serve_connection(TokioIo::new(io), TowerToHyperService::new(service))
             .with_upgrades();
-        let connection = graceful.watch(connection);
-        tokio::spawn(async move {
+        let closing = closing.clone();
+        open.spawn(async move {
+            let mut connection = pin!(connection);
             // A connection that breaks is its client's affair.
-            let _ = connection.await;
+            let _ = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = closing.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
             drop(slot);
         });
     }
     drop(listener);
-    graceful.shutdown().await;
+    open.close();
+    open.wait().await;
 }
 
 #[cfg(test)]
