@@ -12,6 +12,7 @@ use secrecy::ExposeSecret as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::auth::key::Authentication;
 use crate::auth::pod::PodAuth;
@@ -23,6 +24,10 @@ use crate::placement::manifest::Proof;
 use crate::placement::sandbox::SandboxPlacement;
 use crate::routes::state::UserSettings;
 use crate::run::{self, Listeners, ServerParts, WorkerListener};
+use crate::telemetry::Traces;
+
+/// Time for traces that wait when the server stops.
+const LAST_TRACES: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Brings the schema up to date.
 ///
@@ -44,6 +49,11 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let operator = config.operator_user()?;
     let database = config.database()?;
     let stop = stop_signal()?;
+    let (exports, exports_end) = (TaskTracker::new(), CancellationToken::new());
+    let traces = match config.otlp_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty()) {
+        Some(endpoint) => Traces::to(endpoint, &exports, exports_end.clone())?,
+        None => Traces::default(),
+    };
     let client = Client::try_default().await.context("the cluster can't be reached")?;
     let store = open(database, config.durability.into()).await?;
 
@@ -73,6 +83,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         bindings: placement,
         limits: config.limits(),
         default_namespace: config.default_namespace.clone(),
+        traces,
         user,
     };
     let listeners = Listeners {
@@ -81,7 +92,13 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         admin: Some(bind(config.listen_admin).await?),
     };
     tracing::info!(user = %config.listen_user, worker = %config.listen_worker, "serving");
-    run::serve(parts, listeners, stop).await
+    let served = run::serve(parts, listeners, stop).await;
+    exports_end.cancel();
+    exports.close();
+    if tokio::time::timeout(LAST_TRACES, exports.wait()).await.is_err() {
+        tracing::warn!(seconds = LAST_TRACES.as_secs(), "traces were still to be sent");
+    }
+    served
 }
 
 async fn bind(address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {

@@ -80,6 +80,9 @@ pub struct Config {
     /// Ranges of the cluster in public space that are closed to them, comma-separated.
     #[arg(long, env = "CADRE_CLUSTER_CIDRS", value_delimiter = ',')]
     pub cluster_cidrs: Vec<ipnet::IpNet>,
+    /// OTLP collector for traces of runs, by HTTP: the base that `/v1/traces` is added to. None are sent when absent.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    pub otlp_endpoint: Option<String>,
 }
 
 impl Config {

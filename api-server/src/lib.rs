@@ -16,4 +16,5 @@ pub mod render;
 pub mod routes;
 pub mod run;
 pub mod streams;
+pub mod telemetry;
 pub mod worker;

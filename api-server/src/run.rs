@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::operator_port::feed::Feed;
 use crate::placement::Placement;
 use crate::routes::state::UserSettings;
+use crate::telemetry::Traces;
 use crate::worker::WorkerPort;
 use crate::worker::binding::Bindings;
 
@@ -48,6 +49,8 @@ pub struct ServerParts {
     pub limits: Limits,
     /// Namespace whose agents have ids without a dot.
     pub default_namespace: String,
+    /// Where traces of runs go.
+    pub traces: Traces,
     /// How the user port presents itself. Its `shutdown` is replaced by the server's.
     pub user: UserSettings,
 }
@@ -73,10 +76,10 @@ pub struct Listeners {
 /// The service of these parts, and the state of its worker port.
 #[must_use]
 pub fn assemble(parts: ServerParts) -> (Service, WorkerState, UserSettings) {
-    let ServerParts { store, catalog, placement, gateway, authenticate, bindings, limits, default_namespace, mut user } =
-        parts;
+    let ServerParts { store, catalog, placement, gateway, authenticate, bindings, limits, .. } = parts;
+    let ServerParts { default_namespace, traces, mut user, .. } = parts;
     let metrics = Metrics::default();
-    let service = Service::new(Parts { store, catalog, placement, limits, default_namespace, metrics });
+    let service = Service::new(Parts { store, catalog, placement, limits, default_namespace, metrics, traces });
     let feed = Feed { service: service.clone(), gateway: gateway.clone() };
     let port = WorkerPort { service: service.clone(), gateway, bindings };
     user.shutdown = service.stopping().clone();

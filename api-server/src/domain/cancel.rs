@@ -23,6 +23,7 @@ impl Service {
                     self.0.hub.publish(run_id, chunk);
                 }
                 self.0.hub.end(run_id);
+                self.trace(run_id);
                 let run = self.run(run_id, principal).await?;
                 self.0.metrics.ended(run.status);
                 self.release_seat(&run.session_id, run_id, true);

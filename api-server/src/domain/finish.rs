@@ -24,6 +24,7 @@ impl Service {
         self.0.metrics.ended(ended.status);
         let idle = self.board().vacate(&scope.session_id, &scope.run_id, true);
         self.0.hub.end(&scope.run_id);
+        self.trace(&scope.run_id);
         self.tell(scope.of_object.then_some(&scope.run_id));
         match ended.next {
             Some(next) => self.place_next(next),
@@ -53,6 +54,7 @@ impl Service {
             self.0.hub.publish(run_id, chunk);
         }
         self.0.hub.end(run_id);
+        self.trace(run_id);
         self.leave_worker(run_id).await;
         self.tell_run(run_id).await;
         if let Some(next) = ended.next {

@@ -17,6 +17,7 @@ pub mod scope;
 pub mod service;
 pub mod stream;
 pub mod submit;
+pub mod trace;
 pub mod wait;
 
 pub use error::DomainError;

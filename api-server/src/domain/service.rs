@@ -18,6 +18,7 @@ use super::hub::Hub;
 use crate::catalog::{Catalog, CatalogAgent};
 use crate::metrics::Metrics;
 use crate::placement::Placement;
+use crate::telemetry::Traces;
 
 /// Something that the operator may want to show.
 #[derive(Debug, Clone)]
@@ -77,6 +78,8 @@ pub struct Parts {
     pub default_namespace: String,
     /// Counters.
     pub metrics: Metrics,
+    /// Where traces go.
+    pub traces: Traces,
 }
 
 pub(crate) struct Inner {
@@ -85,6 +88,7 @@ pub(crate) struct Inner {
     pub(crate) placement: Arc<dyn Placement>,
     pub(crate) limits: Limits,
     pub(crate) metrics: Metrics,
+    pub(crate) traces: Traces,
     pub(crate) hub: Hub,
     pub(crate) stopping: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -104,7 +108,7 @@ impl Service {
     /// A service; [`Self::start`] lets it recover what an earlier process left and look after what waits.
     #[must_use]
     pub fn new(parts: Parts) -> Self {
-        let Parts { store, catalog, placement, limits, default_namespace, metrics } = parts;
+        let Parts { store, catalog, placement, limits, default_namespace, metrics, traces } = parts;
         let (idle, idle_receiver) = mpsc::unbounded_channel();
         let board = Mutex::new(Board::new(limits.max_running));
         Self(Arc::new(Inner {
@@ -113,6 +117,7 @@ impl Service {
             placement,
             limits,
             metrics,
+            traces,
             hub: Hub::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -5,7 +5,7 @@ use cadre_protocol::feed::AgentReport;
 use cadre_protocol::ids::{BlobDigest, ComponentRef, Epoch, Revision, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Progress, RecordedEffect};
 use cadre_protocol::message::Message;
-use cadre_protocol::model::ModelReply;
+use cadre_protocol::model::{ModelReply, Usage};
 use cadre_protocol::run::{RunEnd, RunFailure, RunInput, RunMetrics, RunStatus};
 use serde_json::{Map, Value};
 
@@ -313,6 +313,29 @@ pub struct ModelCallRow {
     pub model: String,
     /// Usage, times, cost.
     pub reply: ModelReply,
+    /// Unix milliseconds of the reply.
+    pub at_ms: u64,
+}
+
+/// What is on record of a model call: names, counts and times.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelCallFact {
+    /// Its message's id.
+    pub call_id: String,
+    /// Model resource.
+    pub model: String,
+    /// Provider.
+    pub provider: String,
+    /// The provider's model id.
+    pub model_id: String,
+    /// Why it ended.
+    pub finish: String,
+    /// Tokens.
+    pub usage: Usage,
+    /// Milliseconds to the first piece of the answer.
+    pub time_to_first_token_ms: u64,
+    /// Milliseconds to its end.
+    pub duration_ms: u64,
     /// Unix milliseconds of the reply.
     pub at_ms: u64,
 }

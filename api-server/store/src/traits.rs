@@ -8,8 +8,8 @@ use cadre_protocol::journal::Batch;
 use crate::error::StoreError;
 use crate::rows::{
     AcceptOutcome, AgentLoad, AppendOutcome, BlobKey, BlobRange, CancelOutcome, Change, EndedRun, EventChunk, Lease,
-    ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow, StartedRun,
-    Waiting,
+    ModelCallFact, ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow,
+    StartedRun, Waiting,
 };
 
 /// Acceptance, the line of a session, and the end of runs.
@@ -46,6 +46,9 @@ pub trait Runs: Send + Sync {
 
     /// The run with its messages and tool calls.
     async fn detail(&self, run_id: &RunId) -> Result<Option<RunDetail>, StoreError>;
+
+    /// The run's model calls, oldest first.
+    async fn model_calls(&self, run_id: &RunId) -> Result<Vec<ModelCallFact>, StoreError>;
 
     /// Runs, newest first, with the number of all that match.
     async fn list(&self, filter: RunFilter) -> Result<(Vec<RunRow>, u64), StoreError>;

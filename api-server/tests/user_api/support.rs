@@ -13,6 +13,7 @@ use cadre_api::listen::user;
 use cadre_api::metrics::Metrics;
 use cadre_api::placement::{Placement, PlacementError, PlacementEvent, Serves, Wanted};
 use cadre_api::routes::state::UserSettings;
+use cadre_api::telemetry::Traces;
 use cadre_gateway::ModelConfig;
 use cadre_protocol::agent::{AgentSnapshot, Builtin, HistoryPolicy, ModelBinding, RetryPolicy, ToolBinding};
 use cadre_protocol::event::RunEvent;
@@ -86,6 +87,7 @@ pub async fn world_with(authentication: Authentication) -> World {
         limits: Limits { max_queue_depth: 3, agent_wait: std::time::Duration::ZERO, ..Limits::default() },
         default_namespace: "default".to_owned(),
         metrics: Metrics::default(),
+        traces: Traces::default(),
     });
     service.start();
     let (release, released) = watch::channel(false);

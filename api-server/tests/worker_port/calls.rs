@@ -21,7 +21,7 @@ fn request(model: &str, text: &str) -> Box<ModelRequest> {
     })
 }
 
-fn ask(assignment: &Assignment, call: u64, model: &str) -> WorkerFrame {
+pub fn ask(assignment: &Assignment, call: u64, model: &str) -> WorkerFrame {
     let Assignment { run_id, epoch, .. } = assignment;
     WorkerFrame::ModelCall { call, run_id: run_id.clone(), epoch: *epoch, request: request(model, "ping") }
 }

@@ -15,3 +15,4 @@ mod flow;
 mod line;
 mod loss;
 mod support;
+mod traces;

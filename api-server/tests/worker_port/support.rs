@@ -14,6 +14,7 @@ use cadre_api::listen::worker;
 use cadre_api::placement::{Placement, PlacementError, PlacementEvent, Serves, Wanted};
 use cadre_api::routes::state::UserSettings;
 use cadre_api::run::{self, ServerParts};
+use cadre_api::telemetry::Traces;
 use cadre_api::worker::binding::{Binding, Bindings, Unbound};
 use cadre_gateway::{EgressPolicy, Gateway};
 use cadre_protocol::event::RunEvent;
@@ -166,6 +167,10 @@ pub async fn rig_with(store: Arc<dyn Store>, limits: Limits) -> Rig {
 }
 
 pub async fn rig_of(manifests: &str, store: Arc<dyn Store>, limits: Limits) -> Rig {
+    rig_traced(manifests, store, limits, Traces::default()).await
+}
+
+pub async fn rig_traced(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces: Traces) -> Rig {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("all.yaml"), manifests).unwrap();
     let catalog = FolderCatalog::open(folder.path(), "default").unwrap();
@@ -192,6 +197,7 @@ pub async fn rig_of(manifests: &str, store: Arc<dyn Store>, limits: Limits) -> R
         bindings: Arc::new(TestBindings),
         limits,
         default_namespace: "default".to_owned(),
+        traces,
         user: UserSettings::new(authentication, stop.clone()),
     });
     service.start();

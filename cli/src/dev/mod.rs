@@ -23,6 +23,7 @@ use cadre_api::domain::Limits;
 use cadre_api::placement::process::ProcessPlacement;
 use cadre_api::routes::state::UserSettings;
 use cadre_api::run::{self, Listeners, ServerParts, WorkerListener};
+use cadre_api::telemetry::Traces;
 use cadre_api::worker::binding::LocalBindings;
 use cadre_gateway::{EgressPolicy, Gateway};
 use cadre_store::Store;
@@ -108,6 +109,7 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
         bindings: Arc::new(LocalBindings),
         limits: Limits::default(),
         default_namespace: NAMESPACE.to_owned(),
+        traces: Traces::default(),
         user: UserSettings { os_id: "cadre-dev".to_owned(), ..UserSettings::new(authentication, stop.clone()) },
     };
     let listeners = Listeners { user: listener, worker: WorkerListener::Unix(worker), admin: None };

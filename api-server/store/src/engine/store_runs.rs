@@ -9,10 +9,10 @@ use crate::engine::driver::Driver;
 use crate::engine::store::SqlStore;
 use crate::error::StoreError;
 use crate::ops::accept::{self, Accept};
-use crate::ops::{cancel, queries, start};
+use crate::ops::{cancel, models, queries, start};
 use crate::rows::{
-    AcceptOutcome, AgentLoad, CancelOutcome, EndedRun, EventChunk, Lease, NewRun, Principal, QueueStats, RunDetail,
-    RunFilter, RunRow, ServerEnd, StartedRun, Waiting,
+    AcceptOutcome, AgentLoad, CancelOutcome, EndedRun, EventChunk, Lease, ModelCallFact, NewRun, Principal, QueueStats,
+    RunDetail, RunFilter, RunRow, ServerEnd, StartedRun, Waiting,
 };
 use crate::traits::Runs;
 
@@ -84,6 +84,11 @@ impl<D: Driver> Runs for SqlStore<D> {
             self.snapshots.remember(&detail.run.revision, &detail.agent);
         }
         Ok(detail)
+    }
+
+    async fn model_calls(&self, run_id: &RunId) -> Result<Vec<ModelCallFact>, StoreError> {
+        let run_id = run_id.clone();
+        self.read(move |db| models::of_run(db, &run_id)).await
     }
 
     async fn list(&self, filter: RunFilter) -> Result<(Vec<RunRow>, u64), StoreError> {

@@ -1,12 +1,13 @@
 //! Model calls, and the metrics that they add up to.
 
 use cadre_protocol::event::EventMetrics;
+use cadre_protocol::ids::RunId;
 use cadre_protocol::model::{FinishReason, Usage};
 use cadre_protocol::run::RunMetrics;
 
-use crate::db::{Db, DbError, vals};
+use crate::db::{Db, DbError, Row, vals};
 use crate::ops::append::Live;
-use crate::rows::ModelCallRow;
+use crate::rows::{ModelCallFact, ModelCallRow};
 
 const INSERT: &str = "insert into model_calls (run_id, call_id, model, provider, model_id, finish, input_tokens, \
      output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_nano_usd, first_token_ms, duration_ms, \
@@ -17,6 +18,34 @@ const SUM: &str = "select count(*), cast(coalesce(sum(input_tokens), 0) as bigin
      cast(coalesce(sum(cache_write_tokens), 0) as bigint), cast(coalesce(sum(reasoning_tokens), 0) as bigint), \
      count(cost_nano_usd), cast(coalesce(sum(cost_nano_usd), 0) as bigint), \
      min(at_ms - duration_ms + first_token_ms) from model_calls where run_id = ?1";
+
+const OF_RUN: &str = "select call_id, model, provider, model_id, finish, input_tokens, output_tokens, \
+     cache_read_tokens, cache_write_tokens, reasoning_tokens, first_token_ms, duration_ms, at_ms from model_calls \
+     where run_id = ?1 order by at_ms, call_id";
+
+/// A run's calls, oldest first.
+pub fn of_run(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<ModelCallFact>, DbError> {
+    let read = |mut row: Row| {
+        Ok(ModelCallFact {
+            call_id: row.text()?,
+            model: row.text()?,
+            provider: row.text()?,
+            model_id: row.text()?,
+            finish: row.text()?,
+            usage: Usage {
+                input_tokens: row.u64()?,
+                output_tokens: row.u64()?,
+                cache_read_tokens: row.u64()?,
+                cache_write_tokens: row.u64()?,
+                reasoning_tokens: row.u64()?,
+            },
+            time_to_first_token_ms: row.u64()?,
+            duration_ms: row.u64()?,
+            at_ms: row.u64()?,
+        })
+    };
+    db.query(OF_RUN, vals![run_id.as_str()])?.into_iter().map(read).collect()
+}
 
 /// Stores a call.
 pub fn insert(db: &mut dyn Db, call: &ModelCallRow) -> Result<(), DbError> {
