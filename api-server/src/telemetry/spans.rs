@@ -139,11 +139,7 @@ fn digest(run_id: &str, part: &str) -> [u8; 32] {
 }
 
 fn trace_id(run_id: &str) -> TraceId {
-    let [first, second, ..] = digest(run_id, "trace").as_chunks::<8>().0 else { return TraceId::INVALID };
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(first);
-    bytes[8..].copy_from_slice(second);
-    TraceId::from_bytes(bytes)
+    digest(run_id, "trace").first_chunk::<16>().map_or(TraceId::INVALID, |bytes| TraceId::from_bytes(*bytes))
 }
 
 fn span_id(run_id: &str, part: &str) -> SpanId {

@@ -76,7 +76,7 @@ async fn a_run_is_one_trace_that_tells_no_content() {
     let children = spans.iter().filter(|span| span.parent_span_id == root.span_id);
     let mut names: Vec<_> = children.map(|span| span.name.as_str()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["chat echo", "execute_tool shell", "queue"]);
+    assert_eq!(names, ["chat echo-1", "execute_tool shell", "queue"]);
     let tool = spans.iter().find(|span| span.name == "execute_tool shell").unwrap();
     assert_eq!(tool.end_time_unix_nano - tool.start_time_unix_nano, 2_500_000_000);
 }

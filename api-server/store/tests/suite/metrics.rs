@@ -49,3 +49,17 @@ pub async fn a_lazy_call_is_there_before_a_later_end(database: &impl Database) {
         assert_eq!(store.run(&run_id).await.unwrap().unwrap().metrics.model_calls, 1);
     }
 }
+
+pub async fn calls_of_a_run_are_told_oldest_first(database: &impl Database) {
+    let store = database.open();
+    let (run_id, _) = running(&*store, "s").await;
+    let (other, _) = running(&*store, "t").await;
+    store.model_call(model_call(&run_id, 2_000, None)).await.unwrap();
+    store.model_call(model_call(&run_id, 1_000, Some(7))).await.unwrap();
+    store.model_call(model_call(&other, 500, None)).await.unwrap();
+    // The calls are written before anything later is.
+    store.cancel(&run_id, None, "asked", 3_000).await.unwrap();
+    let calls = store.model_calls(&run_id).await.unwrap();
+    assert_eq!(calls.iter().map(|call| call.at_ms).collect::<Vec<_>>(), [1_000, 2_000]);
+    assert_eq!((calls[0].usage.input_tokens, calls[0].duration_ms, calls[0].finish.as_str()), (100, 200, "stop"));
+}

@@ -77,7 +77,8 @@ macro_rules! conformance {
             metrics:
                 model_calls_are_summed_at_the_end,
                 a_call_without_a_price_leaves_the_cost_open,
-                a_lazy_call_is_there_before_a_later_end;
+                a_lazy_call_is_there_before_a_later_end,
+                calls_of_a_run_are_told_oldest_first;
             leases:
                 an_epoch_belongs_to_a_registration,
                 only_the_holder_releases,
