@@ -69,11 +69,17 @@ impl Caches {
         }
     }
 
+    /// Removes them in the background, by a program that outlives this one: nobody needs to wait for half a million files.
     fn remove(&self, progress: &Progress) -> Result<()> {
-        progress.say("removing Go's caches (CADRE_KEEP_GO_CACHE=1 keeps them)");
-        for folder in std::iter::once(&self.build).chain(&self.modules) {
-            super::mounts::remove_folder(folder)?;
+        progress.say("removing Go's caches in the background (CADRE_KEEP_GO_CACHE=1 keeps them)");
+        let mut rm = super::command::command("rm");
+        rm.args(["-rf", "--one-file-system", "--"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        for folder in std::iter::once(&self.build).chain(&self.modules).filter(|folder| folder.exists()) {
+            let gone = folder.with_extension(format!("gone-{}", std::process::id()));
+            fs::rename(folder, &gone).with_context(|| format!("can't move {}", folder.display()))?;
+            rm.arg(gone);
         }
+        rm.spawn().context("can't start rm")?;
         Ok(())
     }
 }

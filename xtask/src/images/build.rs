@@ -36,21 +36,20 @@ pub fn programs(images: &[Image], cli: bool) -> Result<Programs> {
     if cli {
         cargo.args(["--bin", "kubectl-cadre"]);
     }
-    cargo.env("RUSTFLAGS", flags(&root)).env("CARGO_INCREMENTAL", "0");
+    cargo.env("RUSTFLAGS", flags()).env("CARGO_INCREMENTAL", "0");
     ensure!(cargo.status().context("can't start cargo")?.success(), "cargo could not build the programs");
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     Ok(Programs { folder: folder.join(target).join("release") })
 }
 
-/// Static linking, and no path of this machine in the programs: the same source gives the same bytes anywhere.
-fn flags(root: &Path) -> String {
+/// Static linking, and no path of this machine in the programs: the same source gives the same bytes anywhere. The
+/// workspace's own paths are relative already. Nothing here depends on where the checkout is, or a fresh one would compile
+/// everything again.
+fn flags() -> String {
     let home = std::env::var("CARGO_HOME")
         .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
         .unwrap_or_default();
-    format!(
-        "-C target-feature=+crt-static --remap-path-prefix={}=/cadre --remap-path-prefix={home}=/cargo",
-        root.display()
-    )
+    format!("-C target-feature=+crt-static --remap-path-prefix={home}=/cargo")
 }
 
 fn workspace() -> PathBuf {
