@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR ?= $(CADRE_CACHE)/target/$(key)
 export CADRE_CACHE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test stories check up down status images dev bench
+.PHONY: help quickstart test check up down status images dev bench
 
 help: ## Show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1|/' | awk -F'|' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -16,11 +16,8 @@ help: ## Show this
 quickstart: ## A Kubernetes on this machine, Cadre on it, and an agent's answer
 	@cargo xtask quickstart
 
-test: ## Checks, every test that needs no nodes, and the example on the cluster; ends with one summary line
+test: ## Checks and every test, those on the cluster included; ends with one summary line
 	@cargo xtask test
-
-stories: ## The long stories on the cluster: crashes, node loss, isolation, silence, leaks
-	@cargo xtask test --only stories
 
 check: ## Formatting and lints only
 	@cargo xtask test --only checks

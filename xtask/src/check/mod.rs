@@ -26,10 +26,8 @@ enum Part {
     Checks,
     /// Tests that need no cluster with nodes.
     Units,
-    /// Tests of the cluster, and of the example on it.
+    /// Tests on the cluster: the cluster itself, the example, crashes, node loss, isolation, silence, leaks.
     Cluster,
-    /// The long stories on the cluster: crashes, isolation, silence, leaks. Only when asked for.
-    Stories,
 }
 
 /// Runs them.
@@ -58,13 +56,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         crate::quickstart::install()?;
         progress.say("tests on the cluster");
         // One at a time: they end nodes and servers that the others need.
-        let short = ["--test", "cluster", "--test", "control_plane", "--test", "quickstart"];
-        tests(&mut count, &[&["--package", "cadre-e2e", "--lib"], &short[..], &["--", "--test-threads=1"]].concat())?;
-    }
-    if arguments.only == Some(Part::Stories) {
-        progress.say("the cluster, with Cadre on it");
-        crate::quickstart::install()?;
-        progress.say("stories on the cluster");
         tests(&mut count, &["--package", "cadre-e2e", "--", "--test-threads=1"])?;
     }
     progress.say("all is run");
