@@ -41,6 +41,8 @@ pub struct ImageConfig {
     pub user: Option<String>,
     /// Working directory; `/` when absent.
     pub workdir: Option<String>,
+    /// Signal that asks the program to end; SIGTERM when absent.
+    pub stop_signal: Option<String>,
     /// Labels, such as `org.opencontainers.image.version`.
     pub labels: BTreeMap<String, String>,
 }
@@ -168,7 +170,7 @@ fn write_layer(layer: &Layer, path: &Path) -> Result<Blob> {
 
 fn config_json(config: &ImageConfig, layers: &[Blob]) -> Value {
     let mut run = serde_json::Map::new();
-    let ImageConfig { entrypoint, cmd, env, user, workdir, labels } = config;
+    let ImageConfig { entrypoint, cmd, env, user, workdir, stop_signal, labels } = config;
     let env: Vec<_> = env.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut put = |key: &str, value: Value, is_empty: bool| {
         if !is_empty {
@@ -180,6 +182,7 @@ fn config_json(config: &ImageConfig, layers: &[Blob]) -> Value {
     put("Env", json!(env), env.is_empty());
     put("User", json!(user), user.is_none());
     put("WorkingDir", json!(workdir), workdir.is_none());
+    put("StopSignal", json!(stop_signal), stop_signal.is_none());
     put("Labels", json!(labels), labels.is_empty());
     let digests: Vec<_> = layers.iter().map(|layer| &layer.digest).collect();
     json!({

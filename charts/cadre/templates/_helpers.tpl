@@ -19,6 +19,33 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.auth.existingSecret | default "cadre-api-key" }}
 {{- end }}
 
+{{/* Secret with the URL of a PostgreSQL; empty: the record is a SQLite file. */}}
+{{- define "cadre.postgres" -}}
+{{- if and .Values.postgresql.enabled .Values.apiServer.database.existingSecret -}}
+{{- fail "postgresql.enabled and apiServer.database.existingSecret name two databases: choose one" -}}
+{{- end -}}
+{{- if .Values.postgresql.enabled }}{{ include "cadre.postgresqlSecret" . }}{{ else }}{{ .Values.apiServer.database.existingSecret }}{{ end -}}
+{{- end }}
+{{- define "cadre.postgresqlSecret" -}}
+cadre-postgresql
+{{- end }}
+
+{{/* Cluster-scoped objects have the namespace of their release in their names, so that a cluster can hold several. */}}
+{{- define "cadre.clusterName" -}}
+{{ index . 1 }}.{{ (index . 0).Release.Namespace }}
+{{- end }}
+
+{{/* Which namespaces an admission policy is about. */}}
+{{- define "cadre.servedNamespaces" -}}
+{{- if .Values.clusterWide -}}
+namespaceSelector: {}
+{{- else -}}
+namespaceSelector:
+  matchExpressions:
+  - {key: kubernetes.io/metadata.name, operator: In, values: {{ toJson .Values.namespaces }}}
+{{- end -}}
+{{- end }}
+
 {{/* Security contexts: Pod Security Standard "restricted", read-only root. */}}
 {{- define "cadre.podSecurity" -}}
 runAsNonRoot: true

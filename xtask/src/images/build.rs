@@ -1,6 +1,6 @@
 //! Static programs, built in the release profile.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
@@ -26,20 +26,22 @@ impl Programs {
 pub fn programs(images: &[Image], cli: bool) -> Result<Programs> {
     let target = host()?;
     let root = workspace();
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let built = Programs { folder: folder.join(&target).join("release") };
+    let wanted = |program: &&str| images.iter().any(|image| image.program() == Some(program));
+    let mut programs: Vec<_> = ["cadre-operator", "cadre-api", "cadre-agent"].into_iter().filter(wanted).collect();
+    programs.extend(cli.then_some("kubectl-cadre"));
+    if programs.is_empty() {
+        return Ok(built);
+    }
     let mut cargo = command("cargo");
     cargo.current_dir(&root).args(["build", "--release", "--locked", "--target", &target]);
-    for program in ["cadre-operator", "cadre-api", "cadre-agent"] {
-        if images.iter().any(|image| image.program() == program) {
-            cargo.args(["--bin", program]);
-        }
-    }
-    if cli {
-        cargo.args(["--bin", "kubectl-cadre"]);
+    for program in programs {
+        cargo.args(["--bin", program]);
     }
     cargo.env("RUSTFLAGS", flags()).env("CARGO_INCREMENTAL", "0");
     ensure!(cargo.status().context("can't start cargo")?.success(), "cargo could not build the programs");
-    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(Programs { folder: folder.join(target).join("release") })
+    Ok(built)
 }
 
 /// Static linking, and no path of this machine in the programs: the same source gives the same bytes anywhere. The

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use sha2::{Digest as _, Sha256};
 
 use super::build::Programs;
-use super::root;
+use super::root::{self, Root};
 use crate::oci::{ImageConfig, layer::Layer, layer::Owner};
 
 /// User of our own programs in their images.
@@ -15,6 +15,10 @@ const USER: &str = "65532:65532";
 const TOOLS_USER: u64 = 1000;
 /// Certificates of public authorities, in the image and on a Debian machine.
 const CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
+
+/// How PostgreSQL is started, and whom it lets in.
+const START: &str = include_str!("../../../images/postgresql/start.sh");
+const HOSTS: &str = include_str!("../../../images/postgresql/pg_hba.conf");
 
 /// An image of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,11 +31,15 @@ pub enum Image {
     Agent,
     /// The container in which tools run: Debian with common tools, and exec-server.
     Sandbox,
+    /// PostgreSQL for evaluation: Debian with its server. Made on request only.
+    Postgresql,
 }
 
 impl Image {
+    /// What every installation needs.
+    pub const NEEDED: [Self; 4] = [Self::Operator, Self::ApiServer, Self::Agent, Self::Sandbox];
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Operator, Self::ApiServer, Self::Agent, Self::Sandbox];
+    pub const ALL: [Self; 5] = [Self::Operator, Self::ApiServer, Self::Agent, Self::Sandbox, Self::Postgresql];
 
     /// Its name, without repository and tag.
     pub fn name(self) -> &'static str {
@@ -40,6 +48,7 @@ impl Image {
             Self::ApiServer => "api-server",
             Self::Agent => "agent",
             Self::Sandbox => "sandbox",
+            Self::Postgresql => "postgresql",
         }
     }
 
@@ -50,15 +59,26 @@ impl Image {
             Self::ApiServer => "apiServer",
             Self::Agent => "agent",
             Self::Sandbox => "sandbox",
+            Self::Postgresql => "postgresql",
         }
     }
 
-    /// The program that it runs.
-    pub fn program(self) -> &'static str {
+    /// The Debian in it.
+    pub fn root(self) -> Option<&'static Root> {
         match self {
-            Self::Operator => "cadre-operator",
-            Self::ApiServer => "cadre-api",
-            Self::Agent | Self::Sandbox => "cadre-agent",
+            Self::Operator | Self::ApiServer | Self::Agent => None,
+            Self::Sandbox => Some(&root::SANDBOX),
+            Self::Postgresql => Some(&root::POSTGRESQL),
+        }
+    }
+
+    /// The program of ours that it runs.
+    pub fn program(self) -> Option<&'static str> {
+        match self {
+            Self::Operator => Some("cadre-operator"),
+            Self::ApiServer => Some("cadre-api"),
+            Self::Agent | Self::Sandbox => Some("cadre-agent"),
+            Self::Postgresql => None,
         }
     }
 
@@ -72,11 +92,16 @@ impl Image {
         hash.update(include_str!("../oci.rs"));
         hash.update(include_str!("../oci/layer.rs"));
         hash.update(env!("CARGO_PKG_VERSION"));
-        hash.update(std::fs::read(programs.path(self.program()))?);
+        if let Some(program) = self.program() {
+            hash.update(std::fs::read(programs.path(program))?);
+        }
+        if let Some(root) = self.root() {
+            hash.update(root.key());
+        }
         match self {
             Self::Operator | Self::ApiServer => hash.update(std::fs::read(Path::new("/").join(CERTIFICATES))?),
-            Self::Agent => {}
-            Self::Sandbox => hash.update(root::key()),
+            Self::Agent | Self::Sandbox => {}
+            Self::Postgresql => hash.update([START, HOSTS].concat()),
         }
         Ok(format!("{:x}", hash.finalize()))
     }
@@ -86,27 +111,27 @@ impl Image {
     /// # Errors
     /// When a file that goes into it can't be made or read.
     pub fn contents(self, programs: &Programs) -> Result<(ImageConfig, Vec<Layer>)> {
-        let program = programs.path(self.program());
         match self {
-            Self::Operator | Self::ApiServer | Self::Agent => {
-                Ok((self.scratch_config(), vec![self.scratch(&program)?]))
+            Self::Operator => Ok(self.scratch(programs, "cadre-operator")?),
+            Self::ApiServer => Ok(self.scratch(programs, "cadre-api")?),
+            Self::Agent => Ok(self.scratch(programs, "cadre-agent")?),
+            Self::Sandbox => {
+                Ok((sandbox_config(), vec![root::SANDBOX.layer()?, sandbox(&programs.path("cadre-agent"))]))
             }
-            Self::Sandbox => Ok((sandbox_config(), vec![root::layer()?, sandbox(&program)])),
+            Self::Postgresql => Ok((postgresql_config(), vec![root::POSTGRESQL.layer()?, postgresql()])),
         }
     }
 
-    fn scratch_config(self) -> ImageConfig {
-        ImageConfig {
-            entrypoint: vec![format!("/usr/local/bin/{}", self.program())],
+    /// A program alone.
+    fn scratch(self, programs: &Programs, program: &str) -> Result<(ImageConfig, Vec<Layer>)> {
+        let config = ImageConfig {
+            entrypoint: vec![format!("/usr/local/bin/{program}")],
             user: Some(USER.to_owned()),
             labels: labels(self),
             ..ImageConfig::default()
-        }
-    }
-
-    fn scratch(self, program: &Path) -> Result<Layer> {
+        };
         let mut layer = Layer::default();
-        layer.copy(format!("usr/local/bin/{}", self.program()), 0o755, program);
+        layer.copy(format!("usr/local/bin/{program}"), 0o755, &programs.path(program));
         layer.file("etc/passwd", 0o644, b"cadre:x:65532:65532:cadre:/:/sbin/nologin\n".to_vec());
         layer.file("etc/group", 0o644, b"cadre:x:65532:\n".to_vec());
         layer.directory("tmp", 0o1777);
@@ -118,7 +143,7 @@ impl Image {
             }
             layer.copy(CERTIFICATES, 0o644, &source);
         }
-        Ok(layer)
+        Ok((config, vec![layer]))
     }
 }
 
@@ -145,6 +170,29 @@ fn sandbox(program: &Path) -> Layer {
     for folder in ["workspace", "home/agent"] {
         layer.directory(folder, 0o755);
         layer.owner(folder, Owner { uid: TOOLS_USER, gid: TOOLS_USER });
+    }
+    layer
+}
+
+fn postgresql_config() -> ImageConfig {
+    let path = format!("/usr/lib/postgresql/15/bin:{}", root::PATH);
+    ImageConfig {
+        entrypoint: vec!["/usr/local/bin/cadre-postgresql".to_owned()],
+        user: Some(USER.to_owned()),
+        env: [("PATH".to_owned(), path), ("LC_ALL".to_owned(), "C.UTF-8".to_owned())].into(),
+        // PostgreSQL's own word for: end all sessions and write everything. At SIGTERM it would wait for its clients.
+        stop_signal: Some("SIGINT".to_owned()),
+        labels: labels(Image::Postgresql),
+        ..ImageConfig::default()
+    }
+}
+
+fn postgresql() -> Layer {
+    let mut layer = Layer::default();
+    layer.file("usr/local/bin/cadre-postgresql", 0o755, START.into());
+    layer.file("etc/cadre/pg_hba.conf", 0o644, HOSTS.into());
+    for folder in ["run/postgresql", "var/lib/postgresql/data"] {
+        layer.directory(folder, 0o755);
     }
     layer
 }

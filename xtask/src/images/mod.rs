@@ -1,6 +1,6 @@
 //! Cadre's images, made without a container engine and without a registry.
 //!
-//! `build` compiles static programs, `root` makes the sandbox's Debian root file system, `contents` says what is in an
+//! `build` compiles static programs, `root` makes the Debian root file systems, `contents` says what is in an
 //! image. Every image has two names: its version, and a tag made from its content, so that a changed image is a
 //! changed name.
 
@@ -24,7 +24,7 @@ pub struct Arguments {
     /// Folder of the archives [default: images/ in the cache]
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Only these images: operator, api-server, agent, sandbox
+    /// Only these images: operator, api-server, agent, sandbox; or postgresql, which is made only when it is named
     #[arg(long = "only", value_name = "IMAGE")]
     only: Vec<String>,
     /// Name before the images' own
@@ -62,12 +62,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Makes all images and the CLI, in one build.
+/// Makes the images of an installation and the CLI, in one build. PostgreSQL's is made for `postgres` only.
 ///
 /// # Errors
 /// As [`run`].
-pub fn make() -> Result<Made> {
-    let wanted = contents::Image::ALL;
+pub fn make(postgres: bool) -> Result<Made> {
+    let mut wanted = contents::Image::NEEDED.to_vec();
+    wanted.extend(postgres.then_some(contents::Image::Postgresql));
     let programs = build::programs(&wanted, true)?;
     let finished = archives(&programs, &wanted, &default_folder()?, REPOSITORY)?;
     Ok(Made {
@@ -105,9 +106,12 @@ pub fn default_folder() -> Result<PathBuf> {
 fn wanted(only: &[String]) -> Result<Vec<contents::Image>> {
     let all = contents::Image::ALL;
     if let Some(unknown) = only.iter().find(|name| all.iter().all(|image| image.name() != *name)) {
-        bail!("there is no image {unknown:?}: choose from operator, api-server, agent, sandbox");
+        bail!("there is no image {unknown:?}: choose from operator, api-server, agent, sandbox, postgresql");
     }
-    Ok(all.into_iter().filter(|image| only.is_empty() || only.iter().any(|name| name == image.name())).collect())
+    if only.is_empty() {
+        return Ok(contents::Image::NEEDED.into());
+    }
+    Ok(all.into_iter().filter(|image| only.iter().any(|name| name == image.name())).collect())
 }
 
 /// Writes an archive, unless there is one that was made from the same.
@@ -125,8 +129,8 @@ fn finish(
     let name = match recorded.split_once('\n') {
         Some((old, name)) if old == key && archive.exists() => name.trim().to_owned(),
         _ => {
-            if image == contents::Image::Sandbox {
-                progress.say("making the sandbox's root file system");
+            if let Some(root) = image.root() {
+                progress.say(&format!("the root file system of {}", root.name));
             }
             let name = write(&archive, image, programs, repository)?;
             std::fs::write(&record, format!("{key}\n{name}\n"))?;

@@ -60,26 +60,29 @@ impl Tools {
     }
 }
 
-/// Installs Cadre into a cluster, after making what is missing.
+/// What is told to the chart for a PostgreSQL.
+const POSTGRES_VALUES: &str = "examples/postgresql/values.yaml";
+
+/// Installs Cadre into a cluster, after making what is missing; with `postgres`, a database beside it.
 ///
 /// # Errors
 /// When a step fails.
-pub fn cadre(progress: &Progress, root: &Path) -> Result<Tools> {
+pub fn cadre(progress: &Progress, root: &Path, postgres: bool) -> Result<Tools> {
     progress.say("Kubernetes: two nodes on this machine (the first time some minutes of compiling)");
     // Only a real model is outside of this machine.
     cluster::up(super::model::from_environment()?.is_some())?;
     progress.say("images (the first time some minutes of compiling)");
-    let made = images::make()?;
+    let made = images::make(postgres)?;
     cluster::load(&made.archives)?;
     let bin = cluster::bin_folder()?;
     link(&made.cli, &bin.join("kubectl-cadre"))?;
     let tools = Tools { bin, kubeconfig: cluster::kubeconfig()? };
     progress.say("charts: custom resources, then operator and API server");
-    charts(&tools, root, &made)?;
+    charts(&tools, root, &made, postgres)?;
     Ok(tools)
 }
 
-fn charts(tools: &Tools, root: &Path, made: &images::Made) -> Result<()> {
+fn charts(tools: &Tools, root: &Path, made: &images::Made, postgres: bool) -> Result<()> {
     let helm = |arguments: &[&str]| -> Result<String> {
         let mut helm = tools.program("helm");
         output(helm.args(["upgrade", "--install", "--namespace", SYSTEM, "--create-namespace"]).args(arguments))
@@ -92,6 +95,9 @@ fn charts(tools: &Tools, root: &Path, made: &images::Made) -> Result<()> {
         "--wait".to_owned(),
         "--timeout=180s".to_owned(),
     ];
+    if postgres {
+        arguments.push(format!("--values={}", root.join(POSTGRES_VALUES).display()));
+    }
     for (key, name) in &made.names {
         arguments.push("--set".to_owned());
         arguments.push(format!("images.{key}={}", cluster::image_name(name)?));

@@ -26,6 +26,9 @@ pub struct Arguments {
     /// Stop when Cadre is installed; apply no example
     #[arg(long)]
     install_only: bool,
+    /// Keep the record in a PostgreSQL on the cluster (examples/postgresql), for evaluation only
+    #[arg(long)]
+    postgres: bool,
 }
 
 /// Brings everything up and shows an answer.
@@ -35,7 +38,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let progress = Progress::start();
     let root = workspace()?;
-    let tools = install::cadre(&progress, &root)?;
+    let tools = install::cadre(&progress, &root, arguments.postgres)?;
     if arguments.install_only {
         progress.say("Cadre is installed");
         return Ok(());
@@ -55,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// # Errors
 /// As [`run`].
 pub fn install() -> Result<()> {
-    run(&Arguments { install_only: true })
+    run(&Arguments { install_only: true, postgres: false })
 }
 
 fn workspace() -> Result<PathBuf> {
