@@ -11,7 +11,7 @@ use futures::{SinkExt, StreamExt};
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::dial::{self, DialError, Socket};
 use super::hub::Hub;
@@ -64,7 +64,7 @@ enum Broken {
 
 /// Keeps a connection until it is told to close, or the server rejects the worker.
 pub async fn keep(hub: &Hub, identity: &Identity, close: &CancellationToken) -> LinkEnd {
-    let mut pause = Pauses::new();
+    let mut pause = Pauses::of_a_new_pod();
     loop {
         let dialled = tokio::select! {
             () = close.cancelled() => return LinkEnd::Closed,
@@ -84,6 +84,10 @@ pub async fn keep(hub: &Hub, identity: &Identity, close: &CancellationToken) -> 
                 warn!(status, "the API server refuses the token");
                 pause.long()
             }
+            Err(error) if pause.early > 0 => {
+                debug!(error = %chain(&error), "could not reach the API server yet");
+                pause.short()
+            }
             Err(error) => {
                 warn!(error = %chain(&error), "could not reach the API server");
                 pause.short()
@@ -102,24 +106,39 @@ fn chain(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
+/// Pauses between the first dials of a process: a new pod's network policy refuses them for some tenths of a second.
+const EARLY_PAUSE: Duration = Duration::from_millis(40);
+/// How many of these: about a second.
+const EARLY_PAUSES: u32 = 25;
+
 /// Growing pauses with jitter, so that workers do not come back all at once.
 struct Pauses {
+    early: u32,
     short: backon::ExponentialBackoff,
     long: backon::ExponentialBackoff,
 }
 
 impl Pauses {
+    fn of_a_new_pod() -> Self {
+        Self { early: EARLY_PAUSES, ..Self::new() }
+    }
+
     fn new() -> Self {
         let from = |min, max| {
             ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).with_jitter().without_max_times().build()
         };
         Self {
+            early: 0,
             short: from(Duration::from_millis(50), Duration::from_secs(3)),
             long: from(Duration::from_secs(1), Duration::from_secs(30)),
         }
     }
 
     fn short(&mut self) -> Duration {
+        if let Some(left) = self.early.checked_sub(1) {
+            self.early = left;
+            return EARLY_PAUSE;
+        }
         self.short.next().unwrap_or(Duration::from_secs(3))
     }
 
@@ -228,6 +247,16 @@ mod tests {
     use tokio_tungstenite::accept_async;
 
     use super::*;
+
+    #[test]
+    fn a_new_pod_dials_often_at_first_and_then_ever_more_seldom() {
+        let mut pauses = Pauses::of_a_new_pod();
+        let early: Vec<_> = (0..EARLY_PAUSES).map(|_| pauses.short()).collect();
+        assert!(early.iter().all(|pause| *pause == EARLY_PAUSE));
+        let later: Vec<_> = (0..12).map(|_| pauses.short()).collect();
+        assert!(later[11] > later[0] && later[11] >= Duration::from_secs(3), "{later:?}");
+        assert_ne!(Pauses::new().short(), EARLY_PAUSE);
+    }
 
     #[tokio::test]
     async fn a_silent_server_is_dialled_again() {
