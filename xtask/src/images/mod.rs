@@ -69,7 +69,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 pub fn make(postgres: bool) -> Result<Made> {
     let mut wanted = contents::Image::NEEDED.to_vec();
     wanted.extend(postgres.then_some(contents::Image::Postgresql));
-    let programs = build::programs(&wanted, true)?;
+    let roots: Vec<_> = wanted.iter().filter_map(|image| image.root()).collect();
+    let programs = std::thread::scope(|scope| {
+        // A Debian root is downloaded more than it is computed: it is made while programs are compiled.
+        let roots = scope.spawn(move || roots.into_iter().try_for_each(|root| root.folder().map(drop)));
+        let programs = build::programs(&wanted, true)?;
+        roots.join().map_err(|_| anyhow::anyhow!("the making of a Debian root ended in disorder"))??;
+        anyhow::Ok(programs)
+    })?;
     let finished = archives(&programs, &wanted, &default_folder()?, REPOSITORY)?;
     Ok(Made {
         archives: finished.iter().map(|image| image.archive.clone()).collect(),

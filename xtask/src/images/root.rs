@@ -100,7 +100,7 @@ impl Root {
     }
 
     /// The folder that holds the root; made if it isn't there.
-    fn folder(&self) -> Result<PathBuf> {
+    pub fn folder(&self) -> Result<PathBuf> {
         let folder = cache::root()?.join(format!("{}-root", self.name)).join(self.key());
         if folder.exists() {
             return Ok(folder);
