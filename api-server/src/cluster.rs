@@ -34,9 +34,10 @@ const LAST_TRACES: std::time::Duration = std::time::Duration::from_secs(5);
 /// # Errors
 /// When the database can't be opened or migrated.
 pub async fn migrate(config: &Config) -> anyhow::Result<()> {
-    let store = open(config.database()?, config.durability.into()).await?;
+    let store = connect(config.database()?, config.durability.into()).await?;
+    let migrated = store.migrate().await.context("the database can't be migrated");
     store.close().await;
-    Ok(())
+    migrated
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -105,11 +106,20 @@ async fn bind(address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{address} can't be listened on"))
 }
 
-/// Opens the record and brings its schema up to date, which the only server of a database may do at its start.
+/// Opens the record and brings its schema up to date. A schema that is newer than this program stays as it is: the server
+/// starts, says so, and answers nothing that needs the record.
 ///
 /// # Errors
 /// When the database can't be opened or migrated.
 pub async fn open(database: Database, durability: Durability) -> anyhow::Result<Arc<dyn Store>> {
+    let store = connect(database, durability).await?;
+    match store.migrate().await {
+        Ok(()) | Err(StoreError::SchemaTooNew { .. }) => Ok(store),
+        Err(error) => Err(error).context("the database can't be migrated"),
+    }
+}
+
+async fn connect(database: Database, durability: Durability) -> anyhow::Result<Arc<dyn Store>> {
     // Connecting blocks.
     let opened = tokio::task::spawn_blocking(move || -> Result<Arc<dyn Store>, StoreError> {
         Ok(match database {
@@ -117,9 +127,7 @@ pub async fn open(database: Database, durability: Durability) -> anyhow::Result<
             Database::Postgres(url) => Arc::new(PostgresStore::open(&PostgresOptions::new(url.expose_secret()))?),
         })
     });
-    let store = opened.await?.context("the database can't be opened")?;
-    store.migrate().await.context("the database can't be migrated")?;
-    Ok(store)
+    opened.await?.context("the database can't be opened")
 }
 
 /// Fires at SIGTERM and SIGINT.

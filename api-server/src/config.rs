@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::domain::Limits;
+use crate::domain::upkeep::Retention;
 
 /// Cadre's API server.
 #[derive(Debug, Parser)]
@@ -28,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Brings the database's schema up to date and ends.
     Migrate,
+    /// Prints the OpenAPI document and ends.
+    Openapi,
 }
 
 /// Settings of a server in a cluster.
@@ -71,6 +74,12 @@ pub struct Config {
     /// Most sessions that run at once on this replica; further ones wait. 0: no limit.
     #[arg(long, env = "CADRE_MAX_RUNNING", default_value_t = 0)]
     pub max_running: u32,
+    /// Hours that an idempotency key is remembered, at least until its run has ended.
+    #[arg(long, env = "CADRE_IDEMPOTENCY_HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=87_600))]
+    pub idempotency_hours: u32,
+    /// Days that a run is kept after its end; sessions that are left without one go too. 0: for ever.
+    #[arg(long, env = "CADRE_RETAIN_RUN_DAYS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=36_500))]
+    pub retain_run_days: u32,
     /// Seconds that a request without streaming waits for its answer before it gets 202.
     #[arg(long, env = "CADRE_WAIT_SECONDS", default_value_t = 3600)]
     pub wait_seconds: u64,
@@ -89,7 +98,12 @@ impl Config {
     /// The domain's bounds.
     #[must_use]
     pub fn limits(&self) -> Limits {
-        Limits { max_queue_depth: self.max_queue_depth, max_running: self.max_running, ..Limits::default() }
+        Limits {
+            max_queue_depth: self.max_queue_depth,
+            max_running: self.max_running,
+            retention: Retention::new(self.idempotency_hours, self.retain_run_days),
+            ..Limits::default()
+        }
     }
 
     /// Where the record is.

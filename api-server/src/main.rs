@@ -6,6 +6,9 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    if matches!(cli.command, Some(Command::Openapi)) {
+        return print(&cadre_api::openapi::document());
+    }
     let filter = EnvFilter::try_from_env("CADRE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
     // Before any client is built: each of them would otherwise have to choose a TLS provider.
@@ -15,6 +18,12 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match cli.command {
         Some(Command::Migrate) => runtime.block_on(cadre_api::cluster::migrate(&cli.config)),
+        Some(Command::Openapi) => Ok(()),
         None => runtime.block_on(cadre_api::cluster::serve(cli.config)),
     }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
 }

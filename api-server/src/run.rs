@@ -93,7 +93,7 @@ pub fn assemble(parts: ServerParts) -> (Service, WorkerState, UserSettings) {
 pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
     let store = parts.store.clone();
     let (service, worker_state, mut user_settings) = assemble(parts);
-    service.start();
+    service.start_when_current().await;
     let closing = CancellationToken::new();
     let closed = CancellationToken::new();
     user_settings.shutdown = closing.clone();

@@ -74,6 +74,21 @@ impl Ports {
 
     /// Status of an answer of the user port, and when to ask again.
     async fn ask(&self, method: &str, path: &str) -> (StatusCode, Option<String>) {
+        let answer = self.send(method, path).await;
+        let again = answer.headers().get(header::RETRY_AFTER);
+        (answer.status(), again.map(|seconds| seconds.to_str().unwrap().to_owned()))
+    }
+
+    /// Status and stable code of an error of the user port.
+    async fn error_id(&self, method: &str, path: &str) -> (u16, String) {
+        let answer = self.send(method, path).await;
+        let status = answer.status().as_u16();
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        (status, body["error_id"].as_str().unwrap().to_owned())
+    }
+
+    async fn send(&self, method: &str, path: &str) -> axum::response::Response {
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -81,9 +96,7 @@ impl Ports {
             .header(header::AUTHORIZATION, format!("Bearer {KEY}"))
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
         let body = if method == "POST" { "message=hello&stream=false" } else { "" };
-        let answer = self.user.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
-        let again = answer.headers().get(header::RETRY_AFTER);
-        (answer.status(), again.map(|seconds| seconds.to_str().unwrap().to_owned()))
+        self.user.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap()
     }
 
     async fn ready(&self) -> StatusCode {
@@ -250,4 +263,36 @@ async fn a_stream_hears_what_another_server_writes() {
     worker.append(&run_id, assignment.epoch, 10, vec![completed("x")]).await;
     assert_eq!(stream.next().await.unwrap().first_index, 10);
     assert!(stream.next().await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_of_another_version_is_told_apart() {
+    let mut database = Process::start();
+    cluster::migrate(&config(&database)).await.unwrap();
+    database.sql("insert into schema_versions (version, applied_at_ms) values (99, 0)");
+    assert!(cluster::migrate(&config(&database)).await.is_err(), "there is no way back");
+    // The server starts all the same and says what is wrong.
+    let rig = rig_with(open(&database).await, limits()).await;
+    let ports = Ports::of(&rig);
+    let why = async |path: &str| ports.error_id("GET", path).await;
+    assert_eq!(why("/sessions").await, (503, "schema_mismatch_error".to_owned()));
+    assert_eq!(ports.error_id("POST", "/databases/all/migrate").await, (503, "schema_mismatch_error".to_owned()));
+    for path in ["/health", "/info", "/agents"] {
+        assert_eq!(ports.ask("GET", path).await.0, StatusCode::OK, "{path}");
+    }
+    assert_eq!(ports.ready().await, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(Worker::connect(&rig, "pool", "first", vec![]).await.is_err(), "workers would write");
+
+    database.sql("delete from schema_versions where version = 99");
+    assert_eq!(ports.ask("GET", "/sessions").await.0, StatusCode::OK);
+    ports.until_ready().await;
+    // Another server's next program has added to the schema: this one goes on.
+    database.sql("insert into schema_versions (version, applied_at_ms) values (2, 0)");
+    assert_eq!(ports.ask("GET", "/sessions").await.0, StatusCode::OK);
+    // Somebody puts an empty database in place of this one.
+    database.sql("drop schema public cascade; create schema public");
+    assert_eq!(why("/sessions").await, (503, "migration_required_error".to_owned()));
+    assert_eq!(why("/queue/stats").await, (503, "migration_required_error".to_owned()));
+    assert_eq!(ports.ask("POST", "/databases/cadre/migrate").await.0, StatusCode::OK);
+    assert_eq!(ports.ask("GET", "/sessions").await.0, StatusCode::OK);
 }

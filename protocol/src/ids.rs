@@ -18,6 +18,8 @@ pub struct InvalidId {
 fn check(kind: &'static str, text: &str, max: usize) -> Result<(), InvalidId> {
     let problem = match text {
         "" => "is empty",
+        // As a part of a path, clients and proxies would take it for a step up.
+        "." | ".." => "is one or two dots",
         t if t.len() > max => "is too long",
         t if t.chars().any(char::is_control) => "contains a control character",
         _ => return Ok(()),
@@ -39,7 +41,7 @@ macro_rules! text_id {
             /// Parses a text.
             ///
             /// # Errors
-            /// When it is empty, longer than [`Self::MAX_BYTES`] or has control characters.
+            /// When it is empty, one or two dots, longer than [`Self::MAX_BYTES`] or has control characters.
             pub fn new(text: impl Into<String>) -> Result<Self, InvalidId> {
                 let text = text.into();
                 check($kind, &text, $max)?;
@@ -232,6 +234,8 @@ mod tests {
         assert!(RunId::new("a\nb").is_err());
         assert!(SessionId::new("x".repeat(257)).is_err());
         assert_eq!(SessionId::new("a/b c").unwrap().as_str(), "a/b c");
+        assert!(SessionId::new(".").is_err() && SessionId::new("..").is_err() && RunId::new("..").is_err());
+        assert!(SessionId::new("...").is_ok());
         assert!(serde_json::from_str::<RunId>("\"\"").is_err());
     }
 

@@ -154,6 +154,23 @@ pub struct RunMetrics {
     /// Milliseconds from start to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duration_ms: Option<u64>,
+    /// By model, where there was more than one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub models: Vec<ModelMetrics>,
+}
+
+/// What one model did for a run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ModelMetrics {
+    /// Provider, as in the Model resource.
+    pub provider: String,
+    /// The provider's model id.
+    pub model_id: String,
+    /// Tokens.
+    pub usage: Usage,
+    /// Cost in billionths of a US dollar; absent for a model without prices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_nano_usd: Option<u64>,
 }
 
 #[cfg(test)]

@@ -88,6 +88,7 @@ impl Service {
     ) -> NewRun {
         let (agent, revision) = agent;
         NewRun {
+            chosen_id: submit.run_id.is_some(),
             run_id: submit.run_id.unwrap_or_else(RunId::generate),
             session_id,
             component: submit.component,
@@ -124,6 +125,8 @@ impl Service {
                 self.tell_change(&run);
                 match (started, claim) {
                     (Some(started), Some(lease)) => self.assign(*started, lease).await,
+                    // A cancel was there before it.
+                    _ if run.status.is_terminal() => self.0.metrics.ended(run.status),
                     _ if waiting_on.is_none() => self.place(waiting(&run)).await,
                     _ => {}
                 }

@@ -33,6 +33,9 @@ pub enum DomainError {
     /// Too large.
     #[error("{0}")]
     TooLarge(String),
+    /// The session id is taken.
+    #[error("session {0} exists already")]
+    SessionExists(String),
     /// The caller's run id is taken.
     #[error("run {0} exists already")]
     RunExists(String),
@@ -67,6 +70,7 @@ impl DomainError {
             Self::AgentNotReady { .. } => ErrorCode::AgentNotReady,
             Self::Invalid(_) => ErrorCode::Validation,
             Self::TooLarge(_) => ErrorCode::TooLarge,
+            Self::SessionExists(_) => ErrorCode::Conflict,
             Self::RunExists(_) => ErrorCode::RunExists,
             Self::IdempotencyConflict => ErrorCode::IdempotencyConflict,
             Self::SessionBusy(_) => ErrorCode::SessionBusy,

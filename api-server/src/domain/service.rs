@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cadre_protocol::feed::IsolationReport;
-use cadre_protocol::ids::{ComponentRef, RunId, SessionId};
+use cadre_protocol::ids::{ComponentRef, RunId};
 use cadre_store::Store;
-use cadre_store::rows::{Principal, QueueStats, RunDetail, RunFilter, RunRow, SessionRow};
+use cadre_store::rows::{Principal, QueueStats, RunDetail, RunFilter, RunRow};
 use tokio::sync::{broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,6 +15,8 @@ use tokio_util::task::TaskTracker;
 use super::DomainError;
 use super::board::{Board, IdleSeat};
 use super::hub::Hub;
+use super::schema::SchemaState;
+use super::upkeep::Retention;
 use crate::catalog::{Catalog, CatalogAgent};
 use crate::metrics::Metrics;
 use crate::placement::Placement;
@@ -48,6 +50,8 @@ pub struct Limits {
     pub sweep_every: Duration,
     /// How long a run may take to obey a cancel or its deadline before the server ends it.
     pub obey_grace: Duration,
+    /// How long things are kept.
+    pub retention: Retention,
 }
 
 impl Default for Limits {
@@ -60,6 +64,7 @@ impl Default for Limits {
             unused_wait: Duration::from_secs(60),
             sweep_every: Duration::from_secs(5),
             obey_grace: Duration::from_secs(10),
+            retention: Retention::default(),
         }
     }
 }
@@ -90,6 +95,7 @@ pub(crate) struct Inner {
     pub(crate) metrics: Metrics,
     pub(crate) traces: Traces,
     pub(crate) hub: Hub,
+    pub(crate) schema: SchemaState,
     pub(crate) stopping: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) changes: broadcast::Sender<Change>,
@@ -119,6 +125,7 @@ impl Service {
             metrics,
             traces,
             hub: Hub::default(),
+            schema: SchemaState::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
             changes: broadcast::Sender::new(1024),
@@ -139,6 +146,7 @@ impl Service {
         self.spawn(self.clone().watch_record());
         self.spawn(self.clone().watch_placement());
         self.spawn(self.clone().retire_idle(receiver));
+        self.spawn(self.clone().upkeep());
     }
 
     /// Refuses new runs, ends streams and background work. Runs stay with their workers, which dial in again.
@@ -267,75 +275,6 @@ impl Service {
     /// The record's.
     pub async fn list(&self, filter: RunFilter) -> Result<(Vec<RunRow>, u64), DomainError> {
         Ok(self.0.store.list(filter).await?)
-    }
-
-    /// A session. `principal` limits it to its own.
-    ///
-    /// # Errors
-    /// [`DomainError::SessionNotFound`].
-    pub async fn session(&self, id: &SessionId, principal: Option<&Principal>) -> Result<SessionRow, DomainError> {
-        let session = self.0.store.session(id).await?;
-        session
-            .filter(|session| principal.is_none_or(|owner| *owner == session.principal))
-            .ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
-    }
-
-    /// Sessions, newest first, with the number of all.
-    ///
-    /// # Errors
-    /// The record's.
-    pub async fn sessions(
-        &self,
-        principal: Option<&Principal>,
-        offset: u64,
-        limit: u64,
-    ) -> Result<(Vec<SessionRow>, u64), DomainError> {
-        Ok(self.0.store.sessions(principal, offset, limit).await?)
-    }
-
-    /// Names a session. `principal` limits it to its own.
-    ///
-    /// # Errors
-    /// [`DomainError::SessionNotFound`].
-    pub async fn rename(
-        &self,
-        id: &SessionId,
-        principal: Option<&Principal>,
-        name: &str,
-    ) -> Result<SessionRow, DomainError> {
-        self.session(id, principal).await?;
-        let renamed = self.0.store.rename(id, name, self.now_ms()).await?;
-        renamed.ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
-    }
-
-    /// Removes those of the sessions that are there, the caller's and idle, with their workers; answers them.
-    ///
-    /// # Errors
-    /// The record's.
-    pub async fn delete_sessions(
-        &self,
-        ids: &[SessionId],
-        principal: Option<&Principal>,
-    ) -> Result<Vec<SessionId>, DomainError> {
-        let (mut own, mut components) = (Vec::new(), Vec::new());
-        for id in ids {
-            match self.session(id, principal).await {
-                Ok(session) => {
-                    own.push(id.clone());
-                    components.push(session.component);
-                }
-                Err(DomainError::SessionNotFound(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        let removed = self.0.store.delete(&own).await?;
-        for (id, component) in own.iter().zip(&components).filter(|(id, _)| removed.contains(id)) {
-            let idle = self.board().rest(id, component);
-            if let Some(idle) = idle {
-                let _ = self.0.idle.send((Duration::ZERO, idle));
-            }
-        }
-        Ok(removed)
     }
 
     /// Counts of runs.

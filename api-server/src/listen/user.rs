@@ -7,7 +7,7 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
-use http::{HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue, StatusCode};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa_axum::router::OpenApiRouter;
@@ -17,7 +17,7 @@ use crate::auth::actor::{admit, authenticate};
 use crate::domain::Service;
 use crate::routes::error::{ApiError, panicked, unknown_path, wrong_method};
 use crate::routes::state::{UserSettings, UserState};
-use crate::routes::{agents, os, queue, runs, sessions};
+use crate::routes::{agents, databases, metrics, os, queue, runs, sessions};
 
 /// Largest body.
 const MAX_BODY_BYTES: usize = 1 << 20;
@@ -28,6 +28,7 @@ const MAX_UPLOAD_BYTES: usize = 32 << 20;
 pub fn router(service: Service, settings: UserSettings) -> Router {
     let state = UserState::new(service, settings);
     let (protected, _) = protected().split_for_parts();
+    let (upkeep, _) = upkeep().split_for_parts();
     let (public, _) = public().split_for_parts();
     let hidden = Router::new()
         .route("/", get(os::landing::landing))
@@ -35,6 +36,8 @@ pub fn router(service: Service, settings: UserSettings) -> Router {
         .route("/openapi.json", get(os::docs::openapi_json));
     let nosniff = (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     protected
+        .route_layer(from_fn_with_state(state.clone(), need_schema))
+        .merge(upkeep)
         .route_layer(from_fn_with_state(state.clone(), identify))
         .merge(public)
         .merge(hidden)
@@ -50,7 +53,7 @@ pub fn router(service: Service, settings: UserSettings) -> Router {
 /// All operations of the OpenAPI document.
 #[must_use]
 pub fn operations() -> OpenApiRouter<UserState> {
-    public().merge(protected())
+    public().merge(protected()).merge(upkeep())
 }
 
 /// What needs no credential.
@@ -58,7 +61,17 @@ fn public() -> OpenApiRouter<UserState> {
     OpenApiRouter::new().routes(routes!(os::health::health)).routes(routes!(os::info::info))
 }
 
-/// What needs one.
+/// What needs one, but not a record of the right schema.
+fn upkeep() -> OpenApiRouter<UserState> {
+    OpenApiRouter::new()
+        .routes(routes!(agents::list::list))
+        .routes(routes!(agents::get::get))
+        .routes(routes!(os::config::config))
+        .routes(routes!(databases::migrate::all))
+        .routes(routes!(databases::migrate::one))
+}
+
+/// What needs both.
 fn protected() -> OpenApiRouter<UserState> {
     OpenApiRouter::new()
         .routes(routes!(runs::create::create))
@@ -69,16 +82,18 @@ fn protected() -> OpenApiRouter<UserState> {
         .routes(routes!(runs::get::get))
         .routes(routes!(runs::cancel::cancel))
         .routes(routes!(runs::resume::resume))
-        .routes(routes!(agents::list::list))
-        .routes(routes!(agents::get::get))
-        .routes(routes!(sessions::list::list, sessions::delete_many::delete_many))
-        .routes(routes!(sessions::get::get, sessions::delete::delete))
+        .routes(routes!(sessions::list::list, sessions::create::create, sessions::delete_many::delete_many))
+        .routes(routes!(sessions::get::get, sessions::update::update, sessions::delete::delete))
         .routes(routes!(sessions::rename::rename))
         .routes(routes!(sessions::runs::runs))
         .routes(routes!(sessions::run_previews::run_previews))
         .routes(routes!(sessions::run::run))
+        .routes(routes!(metrics::days::days))
+        .routes(routes!(metrics::refresh::refresh))
+        .routes(routes!(metrics::refresh::status))
         .routes(routes!(queue::stats::stats))
-        .routes(routes!(os::config::config))
+        .routes(routes!(queue::jobs::list))
+        .routes(routes!(queue::jobs::get))
 }
 
 /// Puts the actor into the request, or answers 401 before the body is read.
@@ -87,6 +102,16 @@ async fn identify(State(state): State<UserState>, request: Request, next: Next) 
     let actor = authenticate(&state.settings.authentication, &parts)?;
     parts.extensions.insert(actor);
     Ok(next.run(Request::from_parts(parts, body)).await)
+}
+
+/// Refuses what reads or writes a record whose schema is not this program's.
+async fn need_schema(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+    state.service.check_schema().await?;
+    let response = next.run(request).await;
+    if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
+        state.service.check_schema_again().await?;
+    }
+    Ok(response)
 }
 
 /// In local mode, for every path: refuses what a browser sends for a foreign page.

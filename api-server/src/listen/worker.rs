@@ -56,6 +56,9 @@ async fn identify(State(state): State<WorkerState>, mut request: Request, next: 
     };
     match state.authenticate.authenticate(token).await {
         Ok(caller) => {
+            if let Err(error) = state.port.service.check_schema().await {
+                return problem(error.code(), &error.to_string());
+            }
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

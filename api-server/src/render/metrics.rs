@@ -1,7 +1,7 @@
 //! Tokens, cost and times.
 
 use cadre_protocol::agent::ModelBinding;
-use cadre_protocol::run::RunMetrics;
+use cadre_protocol::run::{ModelMetrics, RunMetrics};
 use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
@@ -47,22 +47,44 @@ fn is_zero(n: &u64) -> bool {
 /// Metrics of a run.
 #[must_use]
 pub fn of_run(metrics: &RunMetrics, model: &ModelBinding) -> Metrics {
-    let details = (metrics.model_calls > 0).then(|| {
-        json!({ "model": [{
-            "id": model.model_id,
-            "provider": model.provider,
-            "input_tokens": metrics.usage.input_tokens,
-            "output_tokens": metrics.usage.output_tokens,
-            "total_tokens": metrics.usage.input_tokens.saturating_add(metrics.usage.output_tokens),
-        }]})
-    });
+    let whole = ModelMetrics {
+        provider: model.provider.clone(),
+        model_id: model.model_id.clone(),
+        usage: metrics.usage,
+        cost_nano_usd: metrics.cost_nano_usd,
+    };
+    let models = if metrics.models.is_empty() { std::slice::from_ref(&whole) } else { &metrics.models };
+    let details =
+        (metrics.model_calls > 0).then(|| json!({ "model": models.iter().map(of_model).collect::<Vec<_>>() }));
     Metrics { details, ..plain(metrics) }
+}
+
+/// What one model did; counts that are zero are left out, as in the whole.
+fn of_model(model: &ModelMetrics) -> Value {
+    let ModelMetrics { provider, model_id, usage, cost_nano_usd } = model;
+    let mut shown = json!({
+        "id": model_id,
+        "provider": provider,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens),
+    });
+    let more = [
+        ("cache_read_tokens", usage.cache_read_tokens),
+        ("cache_write_tokens", usage.cache_write_tokens),
+        ("reasoning_tokens", usage.reasoning_tokens),
+    ];
+    if let Some(shown) = shown.as_object_mut() {
+        shown.extend(more.into_iter().filter(|(_, n)| *n > 0).map(|(name, n)| (name.to_owned(), n.into())));
+        shown.extend(cost_nano_usd.map(|nano| ("cost".to_owned(), dollars(nano).into())));
+    }
+    shown
 }
 
 /// Metrics without the part by model.
 #[must_use]
 pub fn plain(metrics: &RunMetrics) -> Metrics {
-    let RunMetrics { usage, cost_nano_usd, model_calls: _, time_to_first_token_ms, duration_ms } = metrics;
+    let RunMetrics { usage, cost_nano_usd, model_calls: _, time_to_first_token_ms, duration_ms, models: _ } = metrics;
     Metrics {
         input_tokens: usage.input_tokens,
         output_tokens: usage.output_tokens,
@@ -70,7 +92,7 @@ pub fn plain(metrics: &RunMetrics) -> Metrics {
         cache_read_tokens: usage.cache_read_tokens,
         cache_write_tokens: usage.cache_write_tokens,
         reasoning_tokens: usage.reasoning_tokens,
-        cost: cost_nano_usd.map(|nano| scaled(nano, 1e-9)),
+        cost: cost_nano_usd.map(dollars),
         time_to_first_token: time_to_first_token_ms.map(|ms| scaled(ms, 1e-3)),
         duration: duration_ms.map(|ms| scaled(ms, 1e-3)),
         details: None,
@@ -89,6 +111,12 @@ pub fn sum<'a>(runs: impl IntoIterator<Item = &'a RunMetrics>) -> Metrics {
         ..RunMetrics::default()
     });
     plain(&total)
+}
+
+/// Billionths of a US dollar as dollars.
+#[must_use]
+pub fn dollars(nano: u64) -> f64 {
+    scaled(nano, 1e-9)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "2^53 milliseconds or billionths of a dollar are never reached")]
@@ -110,6 +138,7 @@ mod tests {
             model_calls: 2,
             time_to_first_token_ms: Some(25),
             duration_ms: Some(1_026),
+            models: Vec::new(),
         }
     }
 
@@ -122,9 +151,25 @@ mod tests {
                 "input_tokens": 15, "output_tokens": 4, "total_tokens": 19, "cache_read_tokens": 3, "cost": 0.00125,
                 "time_to_first_token": 0.025, "duration": 1.026,
                 "details": {"model": [{"id": "gpt", "provider": "OpenAI", "input_tokens": 15, "output_tokens": 4,
-                                       "total_tokens": 19}]},
+                                       "total_tokens": 19, "cache_read_tokens": 3, "cost": 0.00125}]},
             })
         );
+    }
+
+    #[test]
+    fn each_of_several_models_has_its_part() {
+        let part = |id: &str, input_tokens| ModelMetrics {
+            provider: "P".into(),
+            model_id: id.into(),
+            usage: Usage { input_tokens, ..Usage::default() },
+            cost_nano_usd: None,
+        };
+        let model = ModelBinding { name: "m".into(), provider: "P".into(), model_id: "a".into() };
+        let shown = of_run(&RunMetrics { models: vec![part("a", 10), part("b", 5)], ..metrics() }, &model);
+        let models = shown.details.unwrap()["model"].clone();
+        let ids: Vec<_> =
+            models.as_array().unwrap().iter().map(|model| (&model["id"], &model["input_tokens"])).collect();
+        assert_eq!(ids, [(&json!("a"), &json!(10)), (&json!("b"), &json!(5))]);
     }
 
     #[test]

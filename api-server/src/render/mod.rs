@@ -4,6 +4,7 @@
 //! there. Fields that AgentOS lacks are ours and additional.
 
 pub mod agent;
+pub mod job;
 pub mod message;
 pub mod metrics;
 pub mod output;
@@ -11,3 +12,4 @@ pub mod page;
 pub mod run;
 pub mod session;
 pub mod time;
+pub mod usage;

@@ -1,5 +1,6 @@
 //! Sessions.
 
+use cadre_protocol::ids::ComponentKind;
 use cadre_store::rows::{RunDetail, SessionRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -21,8 +22,9 @@ pub struct SessionSchema {
     pub session_state: Map<String, Value>,
     /// `agent`.
     pub session_type: String,
-    /// Id of the first component.
-    pub agent_id: String,
+    /// Id of the first component; absent before the first run of a session that was made without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
     /// The user that the caller named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
@@ -30,6 +32,10 @@ pub struct SessionSchema {
     #[serde(skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
+    /// What a client has written of it in short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub session_summary: Option<Map<String, Value>>,
     /// ISO 8601.
     pub created_at: String,
     /// ISO 8601.
@@ -80,6 +86,7 @@ pub fn schema(session: SessionRow, default_namespace: &str) -> SessionSchema {
         name,
         state,
         metadata,
+        summary,
         created_at_ms,
         updated_at_ms,
     } = session;
@@ -87,10 +94,11 @@ pub fn schema(session: SessionRow, default_namespace: &str) -> SessionSchema {
         session_id: session_id.into(),
         session_name: name,
         session_state: state,
-        session_type: component.kind.as_str().to_owned(),
-        agent_id: component.api_id(default_namespace),
+        session_type: component.as_ref().map_or(ComponentKind::Agent, |component| component.kind).as_str().to_owned(),
+        agent_id: component.map(|component| component.api_id(default_namespace)),
         user_id,
         metadata,
+        session_summary: summary,
         created_at: iso(created_at_ms),
         updated_at: iso(updated_at_ms),
     }

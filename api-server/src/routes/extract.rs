@@ -27,6 +27,10 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for ApiPath
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        // No database holds a NUL in a text, so nothing can be called so.
+        if parts.uri.path().contains("%00") {
+            return Err(ApiError::not_found("Not Found"));
+        }
         match Path::from_request_parts(parts, state).await {
             Ok(Path(value)) => Ok(Self(value)),
             Err(_) => Err(ApiError::not_found("Not Found")),
@@ -43,6 +47,9 @@ impl<S: Sync> FromRequestParts<S> for ApiQuery {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
         match Query::<Vec<(String, String)>>::try_from_uri(&parts.uri) {
+            Ok(Query(pairs)) if pairs.iter().any(|(_, value)| value.contains('\0')) => {
+                Err(ApiError::bad_request("The query holds a NUL character"))
+            }
             Ok(Query(pairs)) => Ok(Self(Fields::of_query(pairs))),
             Err(_) => Err(ApiError::bad_request("The query is malformed")),
         }
@@ -61,11 +68,28 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for ApiJson<T> {
         if bytes.is_empty() {
             return Err(body_error("missing", "Field required", Value::Null));
         }
-        serde_json::from_slice(&bytes).map(Self).map_err(|error| {
-            let kind = if error.is_data() { "value_error" } else { "json_invalid" };
-            body_error(kind, &format!("The body is not what is expected: {error}"), Value::Null)
-        })
+        parse_json(&bytes).map(Self)
     }
+}
+
+/// A JSON body that may be missing.
+#[derive(Debug)]
+pub struct OptionalJson<T>(pub T);
+
+impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalJson<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = read_body(request, state).await?;
+        if bytes.is_empty() { Ok(Self(T::default())) } else { parse_json(&bytes).map(Self) }
+    }
+}
+
+fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let kind = if error.is_data() { "value_error" } else { "json_invalid" };
+        body_error(kind, &format!("The body is not what is expected: {error}"), Value::Null)
+    })
 }
 
 /// All bytes of a body, within the limit of its route.

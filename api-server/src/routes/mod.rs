@@ -4,10 +4,12 @@
 //! what a run means, nor reach the record or the catalog but through the domain.
 
 pub mod agents;
+pub mod databases;
 pub mod error;
 pub mod extract;
 pub mod fields;
 pub mod form;
+pub mod metrics;
 pub mod os;
 pub mod queue;
 pub mod responses;

@@ -269,6 +269,11 @@ pub trait Db {
         Ok(())
     }
 
+    /// Keeps other writers that lock the same name waiting until the transaction ends. Nothing where there is one writer.
+    fn lock_name(&mut self, _name: &str) -> Result<(), DbError> {
+        Ok(())
+    }
+
     /// Notes that a run has new events, for other replicas. They are told after the commit.
     fn note_change(&mut self, _run_id: &str) {}
 

@@ -1,5 +1,9 @@
 //! What goes into the record and what comes out.
 
+pub mod jobs;
+pub mod sessions;
+pub mod upkeep;
+
 use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::feed::AgentReport;
 use cadre_protocol::ids::{BlobDigest, ComponentRef, Epoch, Revision, RunId, SessionId, WorkerId};
@@ -41,6 +45,8 @@ pub struct IdempotencyKey {
 pub struct NewRun {
     /// Id.
     pub run_id: RunId,
+    /// Whether the caller chose the id: only then can a cancel have come before the run.
+    pub chosen_id: bool,
     /// Session; created if it does not exist.
     pub session_id: SessionId,
     /// Component.
@@ -205,18 +211,20 @@ pub struct RunDetail {
 pub struct SessionRow {
     /// Id.
     pub session_id: SessionId,
-    /// First component.
-    pub component: ComponentRef,
+    /// First component; none as long as a session that was made without one has had no run.
+    pub component: Option<ComponentRef>,
     /// Owner.
     pub principal: Principal,
     /// The user that the caller named.
     pub user_id: Option<String>,
-    /// Name; the first input's beginning until renamed.
+    /// Name; the first input's beginning until renamed. Empty before both.
     pub name: String,
     /// State.
     pub state: Map<String, Value>,
     /// Metadata.
     pub metadata: Map<String, Value>,
+    /// What a client has written of it in short.
+    pub summary: Option<Map<String, Value>>,
     /// Unix milliseconds.
     pub created_at_ms: u64,
     /// Unix milliseconds.

@@ -6,6 +6,9 @@ use cadre_protocol::ids::{Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::Batch;
 
 use crate::error::StoreError;
+use crate::rows::jobs::{JobFilter, JobRow};
+use crate::rows::sessions::{NewSession, SessionEdit, SessionFilter};
+use crate::rows::upkeep::{DayUsage, Expiry, OldRun, RefreshState, UsageFilter};
 use crate::rows::{
     AcceptOutcome, AgentLoad, AppendOutcome, BlobKey, BlobRange, CancelOutcome, Change, EndedRun, EventChunk, Lease,
     ModelCallFact, ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow,
@@ -30,6 +33,15 @@ pub trait Runs: Send + Sync {
         reason: &str,
         at_ms: u64,
     ) -> Result<CancelOutcome, StoreError>;
+
+    /// Remembers a cancel of a run that is not there yet: accepted before `expires_at_ms` with this id as its caller's
+    /// choice, it ends at once. `principal` limits it to that principal's runs. False when there is such a run.
+    async fn cancel_later(
+        &self,
+        run_id: &RunId,
+        principal: Option<&Principal>,
+        expires_at_ms: u64,
+    ) -> Result<bool, StoreError>;
 
     /// Ends an unfinished run by the server's decision: raises the session's epoch, so that its worker is fenced,
     /// appends the final event. None when it had ended.
@@ -105,19 +117,64 @@ pub trait Sessions: Send + Sync {
     /// The session.
     async fn session(&self, session_id: &SessionId) -> Result<Option<SessionRow>, StoreError>;
 
-    /// Sessions of a principal (none: everybody's), newest first, with the number of all.
-    async fn sessions(
-        &self,
-        principal: Option<&Principal>,
-        offset: u64,
-        limit: u64,
-    ) -> Result<(Vec<SessionRow>, u64), StoreError>;
+    /// A page of the sessions that match, with the number of all.
+    async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<SessionRow>, u64), StoreError>;
 
-    /// Sets the name. None when there is no such session.
-    async fn rename(&self, session_id: &SessionId, name: &str, at_ms: u64) -> Result<Option<SessionRow>, StoreError>;
+    /// Makes a session without a run. None when the id is taken, by whomever.
+    async fn create(&self, new: NewSession) -> Result<Option<SessionRow>, StoreError>;
+
+    /// Changes a session. None when there is no such session.
+    async fn edit(
+        &self,
+        session_id: &SessionId,
+        edit: SessionEdit,
+        at_ms: u64,
+    ) -> Result<Option<SessionRow>, StoreError>;
 
     /// Removes sessions with all that belongs to them. Sessions with an unfinished run stay; answers those removed.
     async fn delete(&self, session_ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError>;
+}
+
+/// The queue, as its operators see it.
+#[async_trait]
+pub trait Jobs: Send + Sync {
+    /// A page of the jobs that match, with the number of all.
+    async fn jobs(&self, filter: JobFilter) -> Result<(Vec<JobRow>, u64), StoreError>;
+
+    /// The job of a run.
+    async fn job(&self, run_id: &RunId) -> Result<Option<JobRow>, StoreError>;
+}
+
+/// What is done from time to time: forgetting and counting.
+#[async_trait]
+pub trait Upkeep: Send + Sync {
+    /// Forgets idempotency keys and cancels whose time is over; answers how many.
+    async fn expire(&self, expiry: Expiry) -> Result<u64, StoreError>;
+
+    /// Runs that ended before a time (Unix milliseconds), oldest first.
+    async fn old_runs(&self, before_ms: u64, limit: u32) -> Result<Vec<OldRun>, StoreError>;
+
+    /// Removes a run, with all that hangs on it, if it ended before a time.
+    async fn delete_run(&self, run: &OldRun, before_ms: u64) -> Result<bool, StoreError>;
+
+    /// Sessions without a run that nothing has happened to since a time.
+    async fn empty_sessions(&self, before_ms: u64, limit: u32) -> Result<Vec<SessionId>, StoreError>;
+
+    /// Adds a bounded number of the next runs, sessions and model calls from before `to_ms` to the rows of their days.
+    /// False when there is nothing more to count. Several replicas may count at once; each row counts once.
+    async fn count_usage(&self, to_ms: u64, at_ms: u64) -> Result<bool, StoreError>;
+
+    /// Days that match, oldest first, with what is not counted yet.
+    async fn usage(&self, filter: UsageFilter, now_ms: u64) -> Result<Vec<DayUsage>, StoreError>;
+
+    /// Notes that a refresh begins. False while another one that began after `stale_before_ms` has not ended.
+    async fn begin_refresh(&self, at_ms: u64, stale_before_ms: u64) -> Result<bool, StoreError>;
+
+    /// Notes that it has ended.
+    async fn end_refresh(&self, at_ms: u64, error: Option<String>) -> Result<(), StoreError>;
+
+    /// How the last one went.
+    async fn refresh_state(&self) -> Result<RefreshState, StoreError>;
 }
 
 /// Bytes, addressed by session and digest.
@@ -136,6 +193,9 @@ pub trait Schema: Send + Sync {
     /// Whether the database answers and its schema is this program's.
     async fn check(&self) -> Result<(), StoreError>;
 
+    /// Number of the newest migration of this program.
+    fn newest_schema(&self) -> u32;
+
     /// Brings the schema up to date. Several replicas may call it at once.
     async fn migrate(&self) -> Result<(), StoreError>;
 
@@ -151,5 +211,5 @@ pub trait Changes: Send + Sync {
 }
 
 /// All of it.
-pub trait Store: Runs + Journal + Leases + Sessions + Blobs + Changes + Schema {}
-impl<T: Runs + Journal + Leases + Sessions + Blobs + Changes + Schema> Store for T {}
+pub trait Store: Runs + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema {}
+impl<T: Runs + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema> Store for T {}

@@ -19,6 +19,7 @@ async fn nobody_sees_or_touches_what_is_somebody_elses() {
         ("GET", "/sessions/s/run-previews", ""),
         ("GET", "/sessions/s/runs/r", ""),
         ("POST", "/sessions/s/rename", r#"{"session_name":"mine"}"#),
+        ("PATCH", "/sessions/s", r#"{"session_name":"mine"}"#),
         ("DELETE", "/sessions/s", ""),
     ];
     for (method, path, body) in rows {
@@ -33,6 +34,8 @@ async fn nobody_sees_or_touches_what_is_somebody_elses() {
     // A session that is somebody else's can't be joined.
     let join = request(Method::POST, "/agents/helper/runs", BOB_KEY, FORM, "message=m&stream=false&session_id=s");
     assert_eq!(world.send(join).await.status, 404);
+    let made = request(Method::POST, "/sessions", BOB_KEY, "application/json", r#"{"session_id":"s"}"#);
+    assert_eq!(world.send(made).await.status, 409);
     let resume = |key| request(Method::POST, "/agents/helper/runs/r/resume", key, FORM, "");
     assert_eq!(frames(&world.send(resume(BOB_KEY)).await.text)[0].1, "error");
     assert_eq!(frames(&world.send(resume(ADA_KEY)).await.text)[0].1, "replay");

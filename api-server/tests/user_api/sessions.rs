@@ -130,3 +130,113 @@ async fn the_server_describes_itself() {
     world.post(RUNS, "message=m&stream=false").await;
     assert_eq!(world.get("/queue/stats").await.json()["counts"]["completed"], 1);
 }
+
+#[tokio::test]
+async fn a_session_can_be_made_before_its_first_run() {
+    let world = world().await;
+    let body = r#"{"session_id":"made/1","session_state":{"a":1},"metadata":{"team":"x"},"user_id":"u"}"#;
+    let made = world.json(Method::POST, "/sessions?type=agent&db_id=cadre", body).await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let made = made.json();
+    for (field, expected) in [
+        ("session_id", json!("made/1")),
+        ("agent_session_id", json!("made/1")),
+        ("session_name", json!("")),
+        ("session_state", json!({"a": 1})),
+        ("metadata", json!({"team": "x"})),
+        ("agent_id", json!(null)),
+        ("user_id", json!("u")),
+        ("chat_history", json!([])),
+    ] {
+        assert_eq!(made[field], expected, "{field}");
+    }
+    assert_eq!(world.json(Method::POST, "/sessions", body).await.status, 409);
+    assert_eq!(world.get("/sessions/made%2F1/runs").await.json(), json!([]));
+    // Its first run is there at once, not only when it has ended.
+    let run = world.post(RUNS, "message=wait&stream=false&background=true&session_id=made/1").await;
+    assert_eq!(run.status, 202, "{}", run.text);
+    let runs = world.get("/sessions/made%2F1/runs").await.json();
+    assert_eq!((&runs[0]["run_id"], &runs[1]), (&run.json()["run_id"], &json!(null)));
+    world.until("/sessions/made%2F1/runs", |runs| runs[0]["status"] == "RUNNING").await;
+    let session = world.get("/sessions/made%2F1").await.json();
+    assert_eq!((&session["session_name"], &session["agent_id"]), (&json!("wait"), &json!("helper")));
+    assert_eq!(session["session_state"], json!({"a": 1}));
+    world.release.send_replace(true);
+}
+
+#[tokio::test]
+async fn a_session_without_a_body_gets_an_id() {
+    let world = world().await;
+    let made = world.json(Method::POST, "/sessions", "").await;
+    assert_eq!(made.status, 201, "{}", made.text);
+    let id = made.json()["session_id"].as_str().unwrap().to_owned();
+    assert_eq!(world.get(&format!("/sessions/{id}")).await.json()["session_id"], *id);
+    assert_eq!(world.json(Method::DELETE, &format!("/sessions/{id}"), "").await.status, 204);
+}
+
+#[tokio::test]
+async fn sessions_that_no_path_could_name_are_refused() {
+    let world = world().await;
+    let long = "x".repeat(257);
+    for id in [".", "..", "", "a\\u0000", "a\\n", &long] {
+        let body = format!(r#"{{"session_id":"{id}"}}"#);
+        assert_eq!(world.json(Method::POST, "/sessions", &body).await.status, 422, "{id:?}");
+    }
+    for id in [".", ".."] {
+        let run = world.post(RUNS, &format!("message=m&stream=false&session_id={id}")).await;
+        assert_eq!(run.status, 422, "{id:?}");
+        let run = world.post(RUNS, &format!("message=m&stream=false&run_id={id}")).await;
+        assert_eq!(run.status, 422, "{id:?}");
+    }
+    for path in ["/sessions/%2E", "/sessions/%2e%2e", "/sessions/a%00", "/sessions/%2E%2E/runs", "/runs/%2E"] {
+        assert_eq!(world.get(path).await.status, 404, "{path}");
+    }
+    assert_eq!(world.get("/sessions?session_name=%00").await.status, 400);
+}
+
+#[tokio::test]
+async fn wrong_values_of_a_session_are_refused() {
+    let world = world().await;
+    let deep = format!("{}{}", r#"{"a":"#.repeat(70), "1".to_owned() + &"}".repeat(70));
+    for body in [
+        r#"{"session_name":" "}"#.to_owned(),
+        r#"{"session_name":"a\u0000b"}"#.to_owned(),
+        r#"{"session_state":[]}"#.to_owned(),
+        r#"{"metadata":"x"}"#.to_owned(),
+        r#"{"user_id":""}"#.to_owned(),
+        r#"{"agent_id":"a\u0000"}"#.to_owned(),
+        format!(r#"{{"session_state":{deep}}}"#),
+        "[]".to_owned(),
+        "{".to_owned(),
+    ] {
+        assert_eq!(world.json(Method::POST, "/sessions", &body).await.status, 422, "{body}");
+    }
+    assert_eq!(world.json(Method::POST, "/sessions?type=team", "{}").await.status, 422);
+    assert_eq!(world.json(Method::POST, "/sessions?db_id=other", "{}").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_session_is_changed_in_parts() {
+    let world = world().await;
+    world.post(RUNS, "message=first&stream=false&session_id=s&user_id=u").await;
+    let body = r#"{"session_state":{"b":2},"summary":{"summary":"short","topics":["x"]},"metadata":null}"#;
+    let changed = world.json(Method::PATCH, "/sessions/s?type=agent&user_id=u", body).await;
+    assert_eq!(changed.status, 200, "{}", changed.text);
+    let changed = changed.json();
+    assert_eq!((&changed["session_name"], &changed["session_state"]), (&json!("first"), &json!({"b": 2})));
+    assert_eq!(changed["session_summary"], json!({"summary": "short", "topics": ["x"]}));
+    let renamed = world.json(Method::PATCH, "/sessions/s", r#"{"session_name":"New","metadata":{"k":1}}"#).await.json();
+    assert_eq!((&renamed["session_name"], &renamed["metadata"]), (&json!("New"), &json!({"k": 1})));
+    assert_eq!(renamed["session_summary"], changed["session_summary"]);
+    assert_eq!(world.json(Method::PATCH, "/sessions/s", "{}").await.json()["session_name"], "New");
+    for body in ["", "[]", r#"{"session_name":""}"#, r#"{"session_state":1}"#] {
+        assert_eq!(world.json(Method::PATCH, "/sessions/s", body).await.status, 422, "{body}");
+    }
+    for path in ["/sessions/none", "/sessions/s?type=team", "/sessions/s?user_id=other", "/sessions/s?db_id=x"] {
+        assert_eq!(world.json(Method::PATCH, path, "{}").await.status, 404, "{path}");
+        assert_eq!(world.get(path).await.status, 404, "{path}");
+    }
+    // The state is what the next run begins with.
+    let run = world.post(RUNS, "message=second&stream=false&session_id=s&session_state={\"c\":3}").await.json();
+    assert_eq!(run["session_state"], json!({"b": 2, "c": 3}));
+}

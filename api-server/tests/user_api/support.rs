@@ -8,6 +8,7 @@ use cadre_api::auth::actor::Actor;
 use cadre_api::auth::key::{Authentication, SecurityKey};
 use cadre_api::catalog::{Catalog, CatalogAgent, Resolved};
 use cadre_api::domain::lease::Arrival;
+use cadre_api::domain::upkeep::Retention;
 use cadre_api::domain::{Limits, Parts, Service, Writer};
 use cadre_api::listen::user;
 use cadre_api::metrics::Metrics;
@@ -77,19 +78,35 @@ pub async fn world() -> World {
     world_with(Authentication::Keys(keys)).await
 }
 
+/// The same on a record as it is.
+pub async fn world_on(store: SqliteStore) -> World {
+    world_of(Authentication::Keys(vec![key(ADMIN_KEY, "key:default", true), key(ADA_KEY, "key:ada", false)]), store)
+        .await
+}
+
 pub async fn world_with(authentication: Authentication) -> World {
-    let store = Arc::new(SqliteStore::in_memory().unwrap());
+    let store = SqliteStore::in_memory().unwrap();
     store.migrate().await.unwrap();
+    world_of(authentication, store).await
+}
+
+async fn world_of(authentication: Authentication, store: SqliteStore) -> World {
+    let store = Arc::new(store);
     let service = Service::new(Parts {
         store: store.clone(),
         catalog: Arc::new(Agents::new()),
         placement: Arc::new(Nothing(broadcast::Sender::new(1))),
-        limits: Limits { max_queue_depth: 3, agent_wait: std::time::Duration::ZERO, ..Limits::default() },
+        limits: Limits {
+            max_queue_depth: 3,
+            agent_wait: std::time::Duration::ZERO,
+            retention: Retention::new(24, 30),
+            ..Limits::default()
+        },
         default_namespace: "default".to_owned(),
         metrics: Metrics::default(),
         traces: Traces::default(),
     });
-    service.start();
+    service.start_when_current().await;
     let (release, released) = watch::channel(false);
     connect(&service, released).await;
     let settings = UserSettings::new(authentication, CancellationToken::new());

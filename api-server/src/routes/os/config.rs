@@ -27,6 +27,8 @@ pub struct ConfigResponse {
     databases: Vec<String>,
     /// Where sessions are.
     session: DomainConfig,
+    /// Where usage by day is.
+    metrics: DomainConfig,
     /// What the queue promises.
     queue: QueueCapabilities,
     /// Agents.
@@ -65,6 +67,10 @@ pub struct QueueCapabilities {
     queue_per_session: bool,
 }
 
+fn the_database() -> DomainConfig {
+    DomainConfig { dbs: vec![DatabaseConfig { db_id: DB_ID.to_owned() }] }
+}
+
 /// What this server offers.
 #[utoipa::path(
     get, path = "/config", tag = "Server", operation_id = "config",
@@ -79,7 +85,8 @@ pub async fn config(State(state): State<UserState>, _actor: Actor) -> Json<Confi
         available_models: models.into_iter().collect(),
         os_database: DB_ID.to_owned(),
         databases: vec![DB_ID.to_owned()],
-        session: DomainConfig { dbs: vec![DatabaseConfig { db_id: DB_ID.to_owned() }] },
+        session: the_database(),
+        metrics: the_database(),
         queue: QueueCapabilities { durable: true, queue_per_session: true },
         agents,
         teams: Vec::new(),

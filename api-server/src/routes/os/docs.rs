@@ -20,7 +20,7 @@ pub async fn docs() -> Response {
 fn page(api: &utoipa::openapi::OpenApi) -> String {
     let mut rows = String::new();
     for (path, item) in &api.paths.paths {
-        let operations = [("GET", &item.get), ("POST", &item.post), ("DELETE", &item.delete)];
+        let operations = [("GET", &item.get), ("POST", &item.post), ("PATCH", &item.patch), ("DELETE", &item.delete)];
         for (method, operation) in operations {
             let Some(operation) = operation else { continue };
             let summary = operation.summary.as_deref().unwrap_or_default();

@@ -2,11 +2,11 @@
 
 use axum::Json;
 use axum::extract::State;
-use cadre_protocol::problem::ErrorCode;
 use cadre_store::rows::QueueStats;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::admins_only;
 use crate::auth::actor::Actor;
 use crate::routes::error::ApiError;
 use crate::routes::responses::Errors;
@@ -44,9 +44,7 @@ pub struct Counts {
     responses((status = 200, description = "Counts", body = QueueStatsResponse), Errors),
 )]
 pub async fn stats(State(state): State<UserState>, actor: Actor) -> Result<Json<QueueStatsResponse>, ApiError> {
-    if !actor.admin {
-        return Err(ApiError::new(ErrorCode::Forbidden, "Job queue operations require an admin scope"));
-    }
+    admins_only(&actor)?;
     Ok(Json(render(&state.service.stats().await?, state.service.now_ms())))
 }
 

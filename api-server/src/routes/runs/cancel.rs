@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use cadre_protocol::ids::RunId;
 use http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -30,8 +31,9 @@ pub struct Cancelled {
 
 /// Cancel a run.
 ///
-/// Answers 200 for runs that have ended or do not exist too, as AgentOS does, and does nothing to them; with
-/// `strict=true` a run that does not exist is 404.
+/// Answers 200 for runs that have ended or do not exist too, as AgentOS does. Ended ones stay as they are; a cancel of one
+/// that does not exist is remembered for a day, and a run that begins with this `run_id` ends as CANCELLED. With
+/// `strict=true` a run that does not exist is 404, and nothing is remembered.
 #[utoipa::path(
     post, path = "/agents/{agent_id}/runs/{run_id}/cancel", tag = "Runs", operation_id = "cancel_agent_run",
     params(
@@ -51,10 +53,21 @@ pub async fn cancel(
     let strict = query.boolean("strict", false);
     let session_id = query.text("session_id").map(str::to_owned);
     query.finish()?;
-    match cancel_own(&state.service, &actor, &agent_id, &run_id, session_id.as_deref()).await {
-        Ok(cancelled) => Ok(Json(cancelled)),
-        Err(error) if error.status() == StatusCode::NOT_FOUND && !strict => Ok(Json(Cancelled::default())),
-        Err(error) => Err(error),
+    let cancel = || cancel_own(&state.service, &actor, &agent_id, &run_id, session_id.as_deref());
+    let not_there = |error: &ApiError| error.status() == StatusCode::NOT_FOUND && !strict;
+    match cancel().await {
+        Err(error) if not_there(&error) => {}
+        outcome => return outcome.map(Json),
+    }
+    // What can be no run's id will be none later either.
+    let Ok(id) = RunId::new(run_id.as_str()) else { return Ok(Json(Cancelled::default())) };
+    if state.service.cancel_later(&id, actor.scope()).await? {
+        return Ok(Json(Cancelled::default()));
+    }
+    // It came between the two, or it is of another agent or session.
+    match cancel().await {
+        Err(error) if not_there(&error) => Ok(Json(Cancelled::default())),
+        outcome => outcome.map(Json),
     }
 }
 

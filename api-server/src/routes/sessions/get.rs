@@ -4,11 +4,12 @@ use axum::Json;
 use axum::extract::State;
 use cadre_store::rows::{RunFilter, SessionRow};
 
+use super::find::{Narrow, NarrowQuery};
 use crate::auth::actor::Actor;
 use crate::domain::{DomainError, Service};
 use crate::render::session::{SessionDetail, detail};
 use crate::routes::error::ApiError;
-use crate::routes::extract::ApiPath;
+use crate::routes::extract::{ApiPath, ApiQuery};
 use crate::routes::responses::Errors;
 use crate::routes::runs::lookup;
 use crate::routes::state::UserState;
@@ -16,16 +17,18 @@ use crate::routes::state::UserState;
 /// A session with its conversation.
 #[utoipa::path(
     get, path = "/sessions/{session_id}", tag = "Sessions", operation_id = "get_session",
-    params(("session_id" = String, Path, description = "Session")),
+    params(("session_id" = String, Path, description = "Session"), NarrowQuery),
     responses((status = 200, description = "The session", body = SessionDetail), Errors),
 )]
 pub async fn get(
     State(state): State<UserState>,
     actor: Actor,
     ApiPath(session_id): ApiPath<String>,
+    ApiQuery(mut query): ApiQuery,
 ) -> Result<Json<SessionDetail>, ApiError> {
-    let id = lookup::session_of(&state.service, &actor, &session_id).await?;
-    let session = state.service.session(&id, actor.scope()).await?;
+    let narrow = Narrow::read(&mut query);
+    query.finish()?;
+    let session = narrow.find(&state.service, &actor, &session_id).await?;
     Ok(Json(with_runs(&state.service, &actor, session).await?))
 }
 

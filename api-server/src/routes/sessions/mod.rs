@@ -1,7 +1,9 @@
 //! Sessions: the conversations that runs belong to.
 
+pub mod create;
 pub mod delete;
 pub mod delete_many;
+pub mod find;
 pub mod get;
 pub mod list;
 pub mod rename;
@@ -9,3 +11,5 @@ pub mod run;
 pub mod run_previews;
 pub mod runs;
 pub mod select;
+pub mod update;
+pub mod values;

@@ -2,17 +2,18 @@
 
 use axum::Json;
 use axum::extract::State;
+use cadre_store::rows::sessions::SessionEdit;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::get;
+use super::find::{Narrow, NarrowQuery};
+use super::{get, values};
 use crate::auth::actor::Actor;
 use crate::render::session::SessionDetail;
 use crate::routes::error::ApiError;
-use crate::routes::extract::{ApiJson, ApiPath};
+use crate::routes::extract::{ApiJson, ApiPath, ApiQuery};
 use crate::routes::fields::Fields;
 use crate::routes::responses::Errors;
-use crate::routes::runs::lookup;
 use crate::routes::state::UserState;
 
 /// A new name.
@@ -23,13 +24,10 @@ pub struct RenameSession {
     session_name: String,
 }
 
-/// Longest name, in characters.
-const MAX_NAME_CHARS: usize = 255;
-
 /// Name a session.
 #[utoipa::path(
     post, path = "/sessions/{session_id}/rename", tag = "Sessions", operation_id = "rename_session",
-    params(("session_id" = String, Path, description = "Session")),
+    params(("session_id" = String, Path, description = "Session"), NarrowQuery),
     request_body = RenameSession,
     responses((status = 200, description = "The session", body = SessionDetail), Errors),
 )]
@@ -37,16 +35,16 @@ pub async fn rename(
     State(state): State<UserState>,
     actor: Actor,
     ApiPath(session_id): ApiPath<String>,
+    ApiQuery(mut query): ApiQuery,
     ApiJson(RenameSession { session_name }): ApiJson<RenameSession>,
 ) -> Result<Json<SessionDetail>, ApiError> {
-    if session_name.trim().is_empty() || session_name.chars().count() > MAX_NAME_CHARS {
-        let mut body = Fields::of_body(Vec::new());
-        let message = format!("Value error, a name has 1 to {MAX_NAME_CHARS} characters");
-        body.fail("value_error", "session_name", &message, session_name.into(), None);
-        body.finish()?;
-        return Err(ApiError::bad_request(message));
-    }
-    let id = lookup::session_of(&state.service, &actor, &session_id).await?;
-    let session = state.service.rename(&id, actor.scope(), &session_name).await?;
+    let narrow = Narrow::read(&mut query);
+    query.finish()?;
+    let mut body = Fields::of_body(Vec::new());
+    values::check_name(&mut body, &session_name);
+    body.finish()?;
+    let session = narrow.find(&state.service, &actor, &session_id).await?;
+    let edit = SessionEdit { name: Some(session_name), ..SessionEdit::default() };
+    let session = state.service.edit_session(&session.session_id, actor.scope(), edit).await?;
     Ok(Json(get::with_runs(&state.service, &actor, session).await?))
 }

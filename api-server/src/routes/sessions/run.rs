@@ -3,10 +3,11 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::find::{Narrow, NarrowQuery};
 use crate::auth::actor::Actor;
 use crate::render::run::{RunSchema, schema};
 use crate::routes::error::ApiError;
-use crate::routes::extract::ApiPath;
+use crate::routes::extract::{ApiPath, ApiQuery};
 use crate::routes::responses::Errors;
 use crate::routes::runs::lookup;
 use crate::routes::state::UserState;
@@ -17,6 +18,7 @@ use crate::routes::state::UserState;
     params(
         ("session_id" = String, Path, description = "Session"),
         ("run_id" = String, Path, description = "Run"),
+        NarrowQuery,
     ),
     responses((status = 200, description = "The run", body = RunSchema), Errors),
 )]
@@ -24,7 +26,11 @@ pub async fn run(
     State(state): State<UserState>,
     actor: Actor,
     ApiPath((session_id, run_id)): ApiPath<(String, String)>,
+    ApiQuery(mut query): ApiQuery,
 ) -> Result<Json<RunSchema>, ApiError> {
+    let narrow = Narrow::read(&mut query);
+    query.finish()?;
+    narrow.find(&state.service, &actor, &session_id).await?;
     let detail = lookup::detail_in_session(&state.service, &actor, &run_id, &session_id).await?;
     Ok(Json(schema(detail)))
 }

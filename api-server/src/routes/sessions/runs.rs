@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::find::NarrowQuery;
 use super::select;
 use crate::auth::actor::Actor;
 use crate::render::run::{RunSchema, schema};
@@ -17,6 +18,7 @@ use crate::routes::state::UserState;
     get, path = "/sessions/{session_id}/runs", tag = "Sessions", operation_id = "list_session_runs",
     params(
         ("session_id" = String, Path, description = "Session"),
+        NarrowQuery,
         ("created_after" = Option<i64>, Query, description = "Unix seconds"),
         ("created_before" = Option<i64>, Query, description = "Unix seconds"),
         ("status" = Option<Vec<String>>, Query, description = "Only runs that stand so; any of several"),

@@ -4,6 +4,7 @@ use cadre_protocol::run::RunStatus;
 use cadre_store::rows::{RunFilter, RunRow};
 
 use super::super::runs::lookup;
+use super::find::Narrow;
 use crate::auth::actor::Actor;
 use crate::domain::Service;
 use crate::routes::error::ApiError;
@@ -19,6 +20,7 @@ pub async fn runs(
     session_id: &str,
     mut query: Fields,
 ) -> Result<Vec<RunRow>, ApiError> {
+    let narrow = Narrow::read(&mut query);
     let after = query.integer("created_after");
     let before = query.integer("created_before");
     let named = |(name, value): &(String, String)| {
@@ -26,7 +28,7 @@ pub async fn runs(
     };
     let statuses: Vec<Option<RunStatus>> = query.pairs().iter().filter_map(named).collect();
     query.finish()?;
-    let session_id = lookup::session_of(service, actor, session_id).await?;
+    let session_id = narrow.find(service, actor, session_id).await?.session_id;
     let filter = RunFilter { principal: actor.scope().cloned(), session_id: Some(session_id), ..RunFilter::default() };
     let mut runs = lookup::all_runs(service, filter).await?;
     runs.retain(|run| {

@@ -4,19 +4,21 @@
 create table sessions (
     session_id    text   not null primary key,
     kind          text   not null,
-    namespace     text   not null,
-    name          text   not null,
+    namespace     text,
+    name          text,
     principal     text   not null,
     user_id       text,
     title         text   not null,
     state         text   not null,
     metadata      text   not null,
+    summary       text,
     next_seq      bigint not null,
     created_at_ms bigint not null,
     updated_at_ms bigint not null
 );
 create index sessions_created on sessions (created_at_ms);
 create index sessions_principal on sessions (principal, created_at_ms);
+create index sessions_user on sessions (user_id, created_at_ms) where user_id is not null;
 
 create table runs (
     run_id             text   not null primary key,
@@ -107,6 +109,7 @@ create table model_calls (
     at_ms              bigint not null,
     primary key (run_id, call_id)
 );
+create index model_calls_at on model_calls (at_ms);
 
 create table revisions (
     revision      text   not null primary key,
@@ -129,6 +132,7 @@ create table session_leases (
 
 create table idempotency_keys (
     principal     text   not null,
+    user_id       text   not null,
     origin        text   not null,
     idem_key      text   not null,
     kind          text   not null,
@@ -138,9 +142,56 @@ create table idempotency_keys (
     run_id        text   not null,
     session_id    text   not null,
     created_at_ms bigint not null,
-    primary key (principal, origin, idem_key)
+    primary key (principal, user_id, origin, idem_key)
 );
 create index idempotency_keys_session on idempotency_keys (session_id);
+create index idempotency_keys_created on idempotency_keys (created_at_ms);
+
+create table cancel_intents (
+    run_id        text   not null,
+    principal     text   not null,
+    expires_at_ms bigint not null,
+    primary key (run_id, principal)
+);
+create index cancel_intents_expiry on cancel_intents (principal, expires_at_ms);
+
+create table usage_daily (
+    day           bigint not null,
+    principal     text   not null,
+    user_id       text   not null,
+    runs          bigint not null,
+    sessions      bigint not null,
+    created_at_ms bigint not null,
+    updated_at_ms bigint not null,
+    primary key (day, principal, user_id)
+);
+
+create table usage_models (
+    day                bigint not null,
+    principal          text   not null,
+    user_id            text   not null,
+    provider           text   not null,
+    model_id           text   not null,
+    runs               bigint not null,
+    calls              bigint not null,
+    priced_calls       bigint not null,
+    input_tokens       bigint not null,
+    output_tokens      bigint not null,
+    cache_read_tokens  bigint not null,
+    cache_write_tokens bigint not null,
+    reasoning_tokens   bigint not null,
+    cost_nano_usd      bigint not null,
+    primary key (day, principal, user_id, provider, model_id)
+);
+
+create table usage_progress (
+    id               bigint not null primary key,
+    counted_until_ms bigint not null,
+    started_at_ms    bigint,
+    finished_at_ms   bigint,
+    error            text
+);
+insert into usage_progress (id, counted_until_ms) values (1, 0);
 
 create table blobs (
     session_id    text   not null,

@@ -50,6 +50,9 @@ pub trait Driver: Send + Sync + 'static {
     /// Connects.
     fn connect(&self, purpose: Purpose) -> Result<Self::Connection, DbError>;
 
+    /// Its migrations, oldest first; the first has number 1.
+    fn migrations(&self) -> &'static [&'static str];
+
     /// Writers, at least one. A session's operations go to one of them.
     fn writers(&self) -> usize {
         1

@@ -1,4 +1,4 @@
-//! The traits on top of writers and readers: leases, sessions, blobs, schema.
+//! The traits on top of writers and readers: leases, blobs, schema.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +13,9 @@ use crate::engine::readers::Readers;
 use crate::engine::writer::Writer;
 use crate::error::StoreError;
 use crate::ops::snapshots::Snapshots;
-use crate::ops::{blobs, leases, queries, schema, sessions};
-use crate::rows::{BlobKey, BlobRange, Change, Lease, Principal, SessionRow};
-use crate::traits::{Blobs, Changes, Leases, Schema, Sessions};
+use crate::ops::{blobs, leases, queries, schema};
+use crate::rows::{BlobKey, BlobRange, Change, Lease};
+use crate::traits::{Blobs, Changes, Leases, Schema};
 
 /// Most runs whose session is remembered.
 const MAX_ORDERS: usize = 65_536;
@@ -141,40 +141,6 @@ impl<D: Driver> Leases for SqlStore<D> {
 }
 
 #[async_trait]
-impl<D: Driver> Sessions for SqlStore<D> {
-    async fn session(&self, session_id: &SessionId) -> Result<Option<SessionRow>, StoreError> {
-        let session_id = session_id.clone();
-        self.read(move |db| sessions::session(db, &session_id)).await
-    }
-
-    async fn sessions(
-        &self,
-        principal: Option<&Principal>,
-        offset: u64,
-        limit: u64,
-    ) -> Result<(Vec<SessionRow>, u64), StoreError> {
-        let principal = principal.cloned();
-        self.read(move |db| sessions::sessions(db, principal.as_ref(), offset, limit)).await
-    }
-
-    async fn rename(&self, session_id: &SessionId, name: &str, at_ms: u64) -> Result<Option<SessionRow>, StoreError> {
-        let (session, name) = (session_id.clone(), name.to_owned());
-        self.write(session_id, move |db| sessions::rename(db, &session, &name, at_ms)).await
-    }
-
-    async fn delete(&self, session_ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError> {
-        let mut removed = Vec::new();
-        for session_id in session_ids {
-            let session = session_id.clone();
-            if self.write(session_id, move |db| sessions::delete(db, &session)).await? {
-                removed.push(session_id.clone());
-            }
-        }
-        Ok(removed)
-    }
-}
-
-#[async_trait]
 impl<D: Driver> Blobs for SqlStore<D> {
     async fn put(&self, session_id: &SessionId, bytes: Vec<u8>) -> Result<BlobKey, StoreError> {
         let digested = tokio::task::spawn_blocking(move || (BlobDigest::of(&bytes), bytes)).await;
@@ -201,6 +167,10 @@ impl<D: Driver> Changes for SqlStore<D> {
 impl<D: Driver> Schema for SqlStore<D> {
     async fn check(&self) -> Result<(), StoreError> {
         self.read(schema::check).await?
+    }
+
+    fn newest_schema(&self) -> u32 {
+        u32::try_from(self.driver.migrations().len()).unwrap_or(u32::MAX)
     }
 
     async fn migrate(&self) -> Result<(), StoreError> {

@@ -9,7 +9,7 @@ use crate::engine::driver::Driver;
 use crate::engine::store::SqlStore;
 use crate::error::StoreError;
 use crate::ops::accept::{self, Accept};
-use crate::ops::{cancel, models, queries, start};
+use crate::ops::{cancel, intents, models, queries, start};
 use crate::rows::{
     AcceptOutcome, AgentLoad, CancelOutcome, EndedRun, EventChunk, Lease, ModelCallFact, NewRun, Principal, QueueStats,
     RunDetail, RunFilter, RunRow, ServerEnd, StartedRun, Waiting,
@@ -22,7 +22,12 @@ impl<D: Driver> Runs for SqlStore<D> {
         let (session_id, revision, agent) = (run.session_id.clone(), run.revision.clone(), Arc::clone(&run.agent));
         let run_id = run.run_id.clone();
         let prepared = Accept::prepare(run, &self.snapshots)?;
-        let outcome = self.write(&session_id, move |db| accept::accept(db, &prepared)).await?;
+        let snapshots = Arc::clone(&self.snapshots);
+        let op = move |db: &mut dyn crate::db::Db| match prepared.run().chosen_id {
+            true => intents::accept(db, &snapshots, &prepared),
+            false => accept::accept(db, &prepared, false),
+        };
+        let outcome = self.write(&session_id, op).await?;
         if matches!(outcome, AcceptOutcome::Accepted { .. }) {
             self.snapshots.remember(&revision, &agent);
             self.remember_order(&run_id, &session_id);
@@ -55,6 +60,17 @@ impl<D: Driver> Runs for SqlStore<D> {
             cancel::cancel(db, &snapshots, &run_id, principal.as_ref(), &reason, at_ms)
         };
         self.writer(order)?.write(order, op).await
+    }
+
+    async fn cancel_later(
+        &self,
+        run_id: &RunId,
+        principal: Option<&Principal>,
+        expires_at_ms: u64,
+    ) -> Result<bool, StoreError> {
+        let (run_id, principal) = (run_id.clone(), principal.cloned());
+        let op = move |db: &mut dyn crate::db::Db| intents::remember(db, &run_id, principal.as_ref(), expires_at_ms);
+        self.writer(0)?.write(0, op).await
     }
 
     async fn end(&self, end: ServerEnd) -> Result<Option<(EndedRun, Option<EventChunk>)>, StoreError> {

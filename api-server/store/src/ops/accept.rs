@@ -14,16 +14,21 @@ use crate::ops::{leases, start};
 use crate::rows::{AcceptOutcome, IdempotencyKey, NewRun, Origin, RunRow, StartedRun};
 
 const KEY: &str = "select kind, namespace, name, body_sha256, run_id from idempotency_keys \
-     where principal = ?1 and origin = ?2 and idem_key = ?3";
+     where principal = ?1 and user_id = ?2 and origin = ?3 and idem_key = ?4";
 const INSERT_KEY: &str = "insert into idempotency_keys \
-     (principal, origin, idem_key, kind, namespace, name, body_sha256, run_id, session_id, created_at_ms) \
-     values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
+     (principal, user_id, origin, idem_key, kind, namespace, name, body_sha256, run_id, session_id, created_at_ms) \
+     values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 const RUN: &str = concat!("select ", run_columns!(), " from runs r where r.run_id = ?1");
 const RUN_TAKEN: &str = "select 1 from runs where run_id = ?1";
-const SESSION: &str = "select principal, next_seq, state from sessions where session_id = ?1";
+const SESSION: &str = "select principal, next_seq, state, case when title = '' or name is null then 1 else 0 end \
+     from sessions where session_id = ?1";
 const INSERT_SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, \
      metadata, next_seq, created_at_ms, updated_at_ms) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, '{}', 2, ?9, ?9)";
 const ADVANCE_SESSION: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1";
+/// What a session that was made without a run still lacks.
+const ADOPT: &str = "update sessions set title = case when title = '' then ?2 else title end, \
+     namespace = case when name is null then ?3 else namespace end, name = coalesce(name, ?4), \
+     user_id = coalesce(user_id, ?5) where session_id = ?1";
 const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
 const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
 const TAIL: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq desc limit 1";
@@ -53,9 +58,16 @@ struct Place {
     state: Map<String, Value>,
     before: Option<RunId>,
     is_new: bool,
+    /// Whether it was made without a run and lacks a name or a component.
+    is_bare: bool,
 }
 
 impl Accept {
+    /// The run.
+    pub fn run(&self) -> &NewRun {
+        &self.run
+    }
+
     /// Serializes what will be stored.
     pub fn prepare(run: NewRun, snapshots: &Snapshots) -> Result<Self, DbError> {
         let snapshot = match snapshots.cached(&run.revision) {
@@ -71,8 +83,8 @@ impl Accept {
     }
 }
 
-/// Accepts a run.
-pub fn accept(db: &mut dyn Db, accept: &Accept) -> Result<AcceptOutcome, DbError> {
+/// Accepts a run. One that is to end at once takes no worker and no place in the queue.
+pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<AcceptOutcome, DbError> {
     let run = &accept.run;
     if let Some(key) = &run.idempotency
         && let Some(outcome) = replay(db, run, key)?
@@ -88,8 +100,8 @@ pub fn accept(db: &mut dyn Db, accept: &Accept) -> Result<AcceptOutcome, DbError
         let head = first_id(db, HEAD, run.session_id.as_str())?;
         return Ok(AcceptOutcome::SessionBusy(head.unwrap_or_else(|| run.run_id.clone())));
     }
-    let epoch = claimed(db, run, &place)?;
-    if epoch.is_none() && is_queue_full(db, run)? {
+    let epoch = if ends_at_once { None } else { claimed(db, run, &place)? };
+    if epoch.is_none() && !ends_at_once && is_queue_full(db, run)? {
         return Ok(AcceptOutcome::QueueFull);
     }
     let state = write_session(db, run, &place)?;
@@ -117,8 +129,9 @@ fn origin_scope(run: &NewRun) -> String {
 }
 
 fn replay(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<Option<AcceptOutcome>, DbError> {
-    let scope = origin_scope(run);
-    let Some(mut row) = db.first(KEY, vals![&run.principal.0, &scope, &key.key])? else { return Ok(None) };
+    let (scope, user_id) = (origin_scope(run), run.user_id.as_deref().unwrap_or_default());
+    let values = vals![&run.principal.0, user_id, &scope, &key.key];
+    let Some(mut row) = db.first(KEY, values)? else { return Ok(None) };
     let same_component = columns::component(&mut row)? == run.component;
     if !same_component || row.text()? != key.body_sha256 {
         return Ok(Some(AcceptOutcome::IdempotencyConflict));
@@ -138,13 +151,13 @@ fn first_id(db: &mut dyn Db, sql: &str, session_id: &str) -> Result<Option<RunId
 fn find_place(db: &mut dyn Db, run: &NewRun) -> Result<Option<Place>, DbError> {
     let session_id = run.session_id.as_str();
     let Some(mut row) = db.first(SESSION, vals![session_id])? else {
-        return Ok(Some(Place { seq: 1, state: Map::new(), before: None, is_new: true }));
+        return Ok(Some(Place { seq: 1, state: Map::new(), before: None, is_new: true, is_bare: false }));
     };
     if row.text()? != run.principal.0 {
         return Ok(None);
     }
-    let (seq, state) = (row.u64()?, row.json()?);
-    Ok(Some(Place { seq, state, before: first_id(db, TAIL, session_id)?, is_new: false }))
+    let (seq, state, is_bare) = (row.u64()?, row.json()?, row.bool()?);
+    Ok(Some(Place { seq, state, before: first_id(db, TAIL, session_id)?, is_new: false, is_bare }))
 }
 
 /// The epoch under which the run starts at once.
@@ -200,6 +213,10 @@ fn write_session(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Map<Str
         return Ok(state);
     }
     db.write(ADVANCE_SESSION, vals![session_id, run.at_ms])?;
+    if place.is_bare {
+        let ComponentRefText { kind: _, namespace, name } = component_text(run);
+        db.write(ADOPT, vals![session_id, &title(&run.input.text), namespace, name, run.user_id.as_ref()])?;
+    }
     if !run.session_state.is_empty() {
         db.write(SET_STATE, vals![session_id, &serde_json::to_string(&state)?])?;
     }
@@ -251,6 +268,7 @@ fn insert_key(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<(),
     let ComponentRefText { kind, namespace, name } = component_text(run);
     let values = vals![
         &run.principal.0,
+        run.user_id.as_deref().unwrap_or_default(),
         &scope,
         &key.key,
         kind,

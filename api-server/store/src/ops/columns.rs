@@ -21,18 +21,25 @@ pub(crate) use run_columns;
 /// Columns of [`session`].
 macro_rules! session_columns {
     () => {
-        "session_id, kind, namespace, name, principal, user_id, title, state, metadata, created_at_ms, updated_at_ms"
+        "session_id, kind, namespace, name, principal, user_id, title, state, metadata, summary, created_at_ms, \
+         updated_at_ms"
     };
 }
 pub(crate) use session_columns;
 
 /// Reads kind, namespace and name.
 pub fn component(row: &mut Row) -> Result<ComponentRef, DbError> {
+    opt_component(row)?.ok_or_else(|| DbError::Corrupt("a component has no name".into()))
+}
+
+/// The same, where namespace and name may be missing.
+fn opt_component(row: &mut Row) -> Result<Option<ComponentRef>, DbError> {
     let kind = row.text()?;
     if kind != ComponentKind::Agent.as_str() {
         return Err(DbError::Corrupt(format!("unknown kind of component {kind:?}")));
     }
-    Ok(ComponentRef { kind: ComponentKind::Agent, namespace: row.text()?, name: row.text()? })
+    let (namespace, name) = (row.opt_text()?, row.opt_text()?);
+    Ok(namespace.zip(name).map(|(namespace, name)| ComponentRef { kind: ComponentKind::Agent, namespace, name }))
 }
 
 /// Reads a status.
@@ -80,12 +87,13 @@ pub fn run(row: &mut Row) -> Result<RunRow, DbError> {
 pub fn session(row: &mut Row) -> Result<SessionRow, DbError> {
     Ok(SessionRow {
         session_id: row.id()?,
-        component: component(row)?,
+        component: opt_component(row)?,
         principal: Principal(row.text()?),
         user_id: row.opt_text()?,
         name: row.text()?,
         state: row.json()?,
         metadata: row.json()?,
+        summary: row.opt_json()?,
         created_at_ms: row.u64()?,
         updated_at_ms: row.u64()?,
     })

@@ -3,7 +3,7 @@
 use cadre_protocol::event::EventMetrics;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::model::{FinishReason, Usage};
-use cadre_protocol::run::RunMetrics;
+use cadre_protocol::run::{ModelMetrics, RunMetrics};
 
 use crate::db::{Db, DbError, Row, vals};
 use crate::ops::append::Live;
@@ -13,11 +13,12 @@ const INSERT: &str = "insert into model_calls (run_id, call_id, model, provider,
      output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost_nano_usd, first_token_ms, duration_ms, \
      at_ms) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15) \
      on conflict (run_id, call_id) do nothing";
-const SUM: &str = "select count(*), cast(coalesce(sum(input_tokens), 0) as bigint), \
-     cast(coalesce(sum(output_tokens), 0) as bigint), cast(coalesce(sum(cache_read_tokens), 0) as bigint), \
-     cast(coalesce(sum(cache_write_tokens), 0) as bigint), cast(coalesce(sum(reasoning_tokens), 0) as bigint), \
+const SUM: &str = "select provider, model_id, count(*), cast(sum(input_tokens) as bigint), \
+     cast(sum(output_tokens) as bigint), cast(sum(cache_read_tokens) as bigint), \
+     cast(sum(cache_write_tokens) as bigint), cast(sum(reasoning_tokens) as bigint), \
      count(cost_nano_usd), cast(coalesce(sum(cost_nano_usd), 0) as bigint), \
-     min(at_ms - duration_ms + first_token_ms) from model_calls where run_id = ?1";
+     min(at_ms - duration_ms + first_token_ms) as begun from model_calls where run_id = ?1 \
+     group by provider, model_id order by begun";
 
 const OF_RUN: &str = "select call_id, model, provider, model_id, finish, input_tokens, output_tokens, \
      cache_read_tokens, cache_write_tokens, reasoning_tokens, first_token_ms, duration_ms, at_ms from model_calls \
@@ -82,27 +83,39 @@ fn finish_text(finish: FinishReason) -> &'static str {
 
 /// A run's metrics if it ends at `at_ms`.
 pub fn metrics(db: &mut dyn Db, live: &Live, at_ms: u64) -> Result<RunMetrics, DbError> {
-    let duration_ms = live.started_at_ms.map(|start| at_ms.saturating_sub(start));
-    let Some(mut row) = db.first(SUM, vals![live.run_id.as_str()])? else {
-        return Ok(RunMetrics { duration_ms, ..RunMetrics::default() });
+    let mut metrics = RunMetrics {
+        duration_ms: live.started_at_ms.map(|start| at_ms.saturating_sub(start)),
+        ..RunMetrics::default()
     };
-    let model_calls = row.u64()?;
-    let usage = Usage {
-        input_tokens: row.u64()?,
-        output_tokens: row.u64()?,
-        cache_read_tokens: row.u64()?,
-        cache_write_tokens: row.u64()?,
-        reasoning_tokens: row.u64()?,
-    };
-    let (priced, cost, first_token_at) = (row.u64()?, row.u64()?, row.opt_int()?);
-    let first_token_at = first_token_at.and_then(|at| u64::try_from(at).ok());
-    Ok(RunMetrics {
-        usage,
-        cost_nano_usd: (model_calls > 0 && priced == model_calls).then_some(cost),
-        model_calls,
-        time_to_first_token_ms: first_token_at.map(|at| at.saturating_sub(live.created_at_ms)),
-        duration_ms,
-    })
+    let mut is_priced = true;
+    for mut row in db.query(SUM, vals![live.run_id.as_str()])? {
+        let (provider, model_id, calls) = (row.text()?, row.text()?, row.u64()?);
+        let usage = Usage {
+            input_tokens: row.u64()?,
+            output_tokens: row.u64()?,
+            cache_read_tokens: row.u64()?,
+            cache_write_tokens: row.u64()?,
+            reasoning_tokens: row.u64()?,
+        };
+        let (priced, cost, first_token_at) = (row.u64()?, row.u64()?, row.opt_int()?);
+        let cost_nano_usd = (priced == calls).then_some(cost);
+        is_priced &= cost_nano_usd.is_some();
+        metrics.usage = metrics.usage.plus(usage);
+        metrics.model_calls += calls;
+        metrics.cost_nano_usd = Some(metrics.cost_nano_usd.unwrap_or_default().saturating_add(cost));
+        let first_token_at = first_token_at.and_then(|at| u64::try_from(at).ok());
+        let since = first_token_at.map(|at| at.saturating_sub(live.created_at_ms));
+        metrics.time_to_first_token_ms = metrics.time_to_first_token_ms.or(since);
+        metrics.models.push(ModelMetrics { provider, model_id, usage, cost_nano_usd });
+    }
+    if !is_priced {
+        metrics.cost_nano_usd = None;
+    }
+    // One model's part is the whole: it need not be kept twice.
+    if metrics.models.len() < 2 {
+        metrics.models.clear();
+    }
+    Ok(metrics)
 }
 
 /// The same as events show them: seconds and dollars.

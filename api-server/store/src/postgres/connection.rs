@@ -22,6 +22,7 @@ const LOCK_SESSION: &str = "select 1 from sessions where session_id = ?1 for upd
 const LOCK_RUN: &str = "select 1 from runs where run_id = ?1 for update";
 /// Any number, as long as nothing else in the database uses it.
 const LOCK_SCHEMA: &str = "select pg_advisory_xact_lock(7271826354)";
+const LOCK_NAME: &str = "select pg_advisory_xact_lock(hashtextextended(?1, 7271826355))";
 
 /// Statements that travel together.
 const MAX_PENDING: usize = 16;
@@ -209,6 +210,10 @@ impl Db for PostgresConnection {
 
     fn lock_session(&mut self, session_id: &str) -> Result<(), DbError> {
         self.write(LOCK_SESSION, &[Val::Text(session_id)])
+    }
+
+    fn lock_name(&mut self, name: &str) -> Result<(), DbError> {
+        self.write(LOCK_NAME, &[Val::Text(name)])
     }
 
     fn lock_run(&mut self, run_id: &str) -> Result<(), DbError> {

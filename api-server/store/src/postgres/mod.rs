@@ -113,6 +113,10 @@ impl Driver for Postgres {
         PostgresConnection::open(&self.config, purpose, self.changes.clone())
     }
 
+    fn migrations(&self) -> &'static [&'static str] {
+        MIGRATIONS
+    }
+
     fn writers(&self) -> usize {
         self.writers
     }

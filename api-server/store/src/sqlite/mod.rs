@@ -114,6 +114,10 @@ impl Driver for Sqlite {
         SqliteConnection::open(&self.options, purpose, self.checkpointer.clone())
     }
 
+    fn migrations(&self) -> &'static [&'static str] {
+        MIGRATIONS
+    }
+
     fn readers(&self) -> usize {
         match self.options.location {
             Location::File(_) => self.options.readers.max(1),

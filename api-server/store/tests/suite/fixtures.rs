@@ -70,6 +70,7 @@ pub fn new_run(session_id: &str) -> NewRun {
 pub fn new_run_of(session_id: &str, agent: AgentSnapshot) -> NewRun {
     NewRun {
         run_id: RunId::generate(),
+        chosen_id: false,
         session_id: session(session_id),
         component: agent.component.clone(),
         principal: principal(),

@@ -3,14 +3,19 @@
 pub mod accept;
 pub mod crash;
 pub mod fixtures;
+pub mod intents;
 pub mod interleavings;
+pub mod jobs;
 pub mod journal;
 pub mod leases;
 pub mod line;
 pub mod metrics;
 pub mod queries;
+pub mod retention;
+pub mod session_list;
 pub mod sessions;
 pub mod start;
+pub mod usage;
 
 use std::sync::Arc;
 
@@ -91,8 +96,28 @@ macro_rules! conformance {
                 counts_follow_the_runs,
                 loads_name_the_last_run,
                 a_detail_has_all;
+            jobs:
+                jobs_are_filtered_ordered_and_paged,
+                a_job_shows_its_place_its_worker_and_its_key;
+            intents:
+                a_cancel_before_its_run_ends_it_at_once,
+                a_cancel_waits_only_for_its_own_and_not_for_ever,
+                a_cancel_and_its_run_at_once_never_miss_each_other;
+            retention:
+                keys_and_cancels_expire_but_not_those_of_open_runs,
+                a_round_removes_a_bounded_number,
+                old_runs_go_with_all_that_hangs_on_them;
+            usage:
+                days_are_right_however_much_of_them_is_counted,
+                counting_at_once_counts_once,
+                what_was_counted_outlives_its_rows,
+                one_refresh_at_a_time;
+            session_list:
+                sessions_are_filtered_ordered_and_paged,
+                a_session_is_changed_in_parts,
+                a_session_without_a_run_takes_what_it_lacks_from_the_first,
+                a_session_that_was_made_keeps_what_it_was_given;
             sessions:
-                sessions_are_listed_and_renamed,
                 a_deleted_session_leaves_nothing,
                 blobs_are_read_in_ranges,
                 blobs_belong_to_a_session,

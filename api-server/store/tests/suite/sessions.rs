@@ -1,29 +1,10 @@
-//! Sessions, blobs, and the schema.
+//! The end of sessions, blobs, and the schema.
 
 use cadre_protocol::ids::BlobDigest;
-use cadre_store::rows::{AcceptOutcome, BlobKey, IdempotencyKey, NewRun, Principal, RunFilter};
+use cadre_store::rows::{AcceptOutcome, BlobKey, IdempotencyKey, NewRun, RunFilter};
 
 use super::Database;
 use super::fixtures::*;
-
-pub async fn sessions_are_listed_and_renamed(database: &impl Database) {
-    let store = database.open();
-    accept(&*store, "a").await;
-    accept(&*store, "b").await;
-    accepted(&*store, NewRun { principal: Principal("key:other".into()), ..new_run("c") }).await;
-    let ids = async |principal: Option<Principal>, offset, limit| {
-        let (rows, total) = store.sessions(principal.as_ref(), offset, limit).await.unwrap();
-        (rows.into_iter().map(|row| row.session_id.to_string()).collect::<Vec<_>>(), total)
-    };
-    assert_eq!(ids(None, 0, 10).await, (vec!["c".into(), "b".into(), "a".into()], 3));
-    assert_eq!(ids(Some(principal()), 1, 10).await, (vec!["a".into()], 2));
-    let at_ms = now();
-    let renamed = store.rename(&session("a"), "Budget", at_ms).await.unwrap().unwrap();
-    assert_eq!((renamed.name.as_str(), renamed.updated_at_ms), ("Budget", at_ms));
-    accept(&*store, "a").await;
-    assert_eq!(store.session(&session("a")).await.unwrap().unwrap().name, "Budget");
-    assert_eq!(store.rename(&session("none"), "x", now()).await.unwrap(), None);
-}
 
 pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
     let store = database.open();

@@ -1,0 +1,3 @@
+//! The record's schema.
+
+pub mod migrate;

@@ -1,0 +1,50 @@
+//! [`Sessions`] on top of writers and readers.
+
+use async_trait::async_trait;
+use cadre_protocol::ids::SessionId;
+
+use crate::engine::driver::Driver;
+use crate::engine::store::SqlStore;
+use crate::error::StoreError;
+use crate::ops::{session_edit, session_list, sessions};
+use crate::rows::SessionRow;
+use crate::rows::sessions::{NewSession, SessionEdit, SessionFilter};
+use crate::traits::Sessions;
+
+#[async_trait]
+impl<D: Driver> Sessions for SqlStore<D> {
+    async fn session(&self, session_id: &SessionId) -> Result<Option<SessionRow>, StoreError> {
+        let session_id = session_id.clone();
+        self.read(move |db| sessions::session(db, &session_id)).await
+    }
+
+    async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<SessionRow>, u64), StoreError> {
+        self.read(move |db| session_list::sessions(db, &filter)).await
+    }
+
+    async fn create(&self, new: NewSession) -> Result<Option<SessionRow>, StoreError> {
+        let session_id = new.session_id.clone();
+        self.write(&session_id, move |db| session_edit::create(db, &new)).await
+    }
+
+    async fn edit(
+        &self,
+        session_id: &SessionId,
+        edit: SessionEdit,
+        at_ms: u64,
+    ) -> Result<Option<SessionRow>, StoreError> {
+        let session = session_id.clone();
+        self.write(session_id, move |db| session_edit::edit(db, &session, &edit, at_ms)).await
+    }
+
+    async fn delete(&self, session_ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError> {
+        let mut removed = Vec::new();
+        for session_id in session_ids {
+            let session = session_id.clone();
+            if self.write(session_id, move |db| sessions::delete(db, &session)).await? {
+                removed.push(session_id.clone());
+            }
+        }
+        Ok(removed)
+    }
+}
