@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod control_plane;
 pub mod kubeconfig;
 pub mod pki;
+pub mod python;
 pub mod story;
 pub mod wait;
 

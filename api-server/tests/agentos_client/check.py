@@ -40,6 +40,7 @@ class Check:
         self.session = f"client/{uuid.uuid4()}"
         # The client puts ids into paths as they are: a slash must be escaped by its caller.
         self.session_path = self.session.replace("/", "%2F")
+        self.made = str(uuid.uuid4())
         self.run = None
 
     async def config(self):
@@ -88,6 +89,71 @@ class Check:
     async def missing_message_is_422(self):
         await refused(422, self.client.run_agent(self.agent, "", headers=self.headers))
 
+    async def create_session(self):
+        made = await self.client.create_session(
+            session_type=SessionType.AGENT, session_id=self.made, session_name="Made", session_state={"n": 1},
+            metadata={"k": "v"}, user_id="ada", agent_id=self.agent, headers=self.headers,
+        )
+        assert made.session_id == self.made and made.agent_session_id == self.made, made
+        assert (made.session_name, made.agent_id, made.user_id) == ("Made", self.agent, "ada"), made
+        assert made.session_state == {"n": 1} and made.metadata == {"k": "v"}, made
+        await refused(409, self.client.create_session(session_id=self.made, headers=self.headers))
+        await refused(422, self.client.create_session(session_id="..", headers=self.headers))
+        run = await self.client.run_agent(self.agent, "into it", session_id=self.made, headers=self.headers)
+        assert run.session_state == {"n": 1}, run.session_state
+        runs = await self.client.get_session_runs(self.made, headers=self.headers)
+        assert [shown.run_id for shown in runs] == [run.run_id], runs
+
+    async def update_session(self):
+        changed = await self.client.update_session(
+            self.made, session_name="Changed", session_state={"n": 2}, metadata={"k": "w"},
+            summary={"summary": "They spoke."}, headers=self.headers,
+        )
+        assert (changed.session_name, changed.session_state) == ("Changed", {"n": 2}), changed
+        assert changed.metadata == {"k": "w"} and changed.session_summary["summary"] == "They spoke.", changed
+        again = await self.client.get_session(self.made, headers=self.headers)
+        assert again.session_summary == changed.session_summary, again
+        await refused(404, self.client.update_session("no-such-session", session_name="x", headers=self.headers))
+
+    async def sessions_are_filtered_and_sorted(self):
+        async def ids(**wanted):
+            page = await self.client.get_sessions(headers=self.headers, **wanted)
+            return [session.session_id for session in page.data]
+
+        assert await ids(user_id="ada", session_name="hang") == [self.made]
+        assert self.made not in await ids(user_id="nobody") and await ids(session_type=SessionType.TEAM) == []
+        both = [found for found in await ids(user_id="ada", limit=100) if found in (self.made, self.session)]
+        assert both == [self.made, self.session], both
+        turned = await ids(user_id="ada", limit=100, sort_by="created_at", sort_order="asc")
+        assert [found for found in turned if found in both] == both[::-1], turned
+
+    async def get_metrics(self):
+        shown = await self.client.get_metrics(headers=self.headers)
+        today = shown.metrics[-1]
+        assert today.agent_runs_count >= 3 and today.agent_sessions_count >= 2 and today.users_count >= 1, today
+        assert today.token_metrics["total_tokens"] >= 0 and shown.updated_at, today
+        assert today.model_metrics == [] or today.model_metrics[0]["count"] >= 1, today.model_metrics
+        day = today.date.date()
+        only = await self.client.get_metrics(starting_date=day, ending_date=day, headers=self.headers)
+        assert [metric.id for metric in only.metrics] == [today.id], only
+
+    async def refresh_metrics(self):
+        days = await self.client.refresh_metrics(headers=self.headers)
+        assert days[-1].agent_runs_count >= 3, days
+        begun = await self.client.refresh_metrics(background=True, headers=self.headers)
+        assert begun.status in ("started", "already_running"), begun
+        for _ in range(600):
+            state = await self.client.get_metrics_refresh_status(headers=self.headers)
+            if state.status == "completed":
+                break
+            await asyncio.sleep(0.1)
+        assert state.status == "completed" and state.finished_at, state
+
+    async def migrate_database(self):
+        config = await self.client.aget_config(headers=self.headers)
+        await self.client.migrate_database(config.databases[0], headers=self.headers)
+        await refused(404, self.client.migrate_database("no-such-database", headers=self.headers))
+
     async def get_sessions(self):
         page = await self.client.get_sessions(session_type=SessionType.AGENT, component_id=self.agent, headers=self.headers)
         assert self.session in [session.session_id for session in page.data], page
@@ -133,6 +199,10 @@ class Check:
     async def delete_session(self):
         await self.client.delete_session(self.session_path, headers=self.headers)
         await refused(404, self.client.get_session(self.session_path, headers=self.headers))
+
+    async def delete_the_session_that_was_made(self):
+        await self.client.delete_session(self.made, headers=self.headers)
+        await refused(404, self.client.get_session(self.made, headers=self.headers))
 
     async def delete_sessions(self):
         run = await self.client.run_agent(self.agent, "bye", headers=self.headers)

@@ -2,8 +2,10 @@
 
 mod count;
 mod postgres;
+mod python;
 
 use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -48,15 +50,16 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         postgres::prepare(&progress)?;
         progress.say("the programs of a Kubernetes (the first time some minutes of compiling)");
         crate::cluster::build()?;
+        let judges = python::judges(&progress)?;
         progress.say("tests that need no nodes");
-        tests(&mut count, &["--workspace", "--exclude", "cadre-e2e"])?;
+        tests(&mut count, &["--workspace", "--exclude", "cadre-e2e"], &judges)?;
     }
     if wants(Part::Cluster) {
         progress.say("the cluster, with Cadre on it");
         crate::quickstart::install()?;
         progress.say("tests on the cluster");
         // One at a time: they end nodes and servers that the others need.
-        tests(&mut count, &["--package", "cadre-e2e", "--", "--test-threads=1"])?;
+        tests(&mut count, &["--package", "cadre-e2e", "--", "--test-threads=1"], &[])?;
     }
     progress.say("all is run");
     finish(&count)
@@ -76,8 +79,9 @@ fn plain(command: &mut Command, hint: &str) -> Result<()> {
 }
 
 /// Runs tests, passes their output on, and counts.
-fn tests(count: &mut Count, arguments: &[&str]) -> Result<()> {
+fn tests(count: &mut Count, arguments: &[&str], variables: &[(&str, PathBuf)]) -> Result<()> {
     let mut cargo = command("cargo");
+    cargo.envs(variables.iter().map(|(name, value)| (name, value)));
     cargo.args(["test", "--locked", "--no-fail-fast"]).args(arguments).stdout(Stdio::piped());
     let mut child = cargo.spawn().context("can't start cargo")?;
     if let Some(output) = child.stdout.take() {
