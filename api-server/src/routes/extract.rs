@@ -86,6 +86,10 @@ impl<T: DeserializeOwned + Default, S: Send + Sync> FromRequest<S> for OptionalJ
 }
 
 fn parse_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    // A list would be taken for an object's values in order.
+    if bytes.trim_ascii_start().first() == Some(&b'[') {
+        return Err(body_error("value_error", "The body is not what is expected: it is a list", Value::Null));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let kind = if error.is_data() { "value_error" } else { "json_invalid" };
         body_error(kind, &format!("The body is not what is expected: {error}"), Value::Null)

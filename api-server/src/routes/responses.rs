@@ -40,6 +40,17 @@ pub struct ValidationItem {
     pub ctx: Option<Value>,
 }
 
+/// An event of a stream, as the OpenAPI document describes it.
+#[derive(Serialize, ToSchema)]
+pub struct ServerSentEvent {
+    /// Number of the event in its run; absent for frames that only tell where a stream stands.
+    pub id: Option<String>,
+    /// Kind of event.
+    pub event: String,
+    /// JSON.
+    pub data: String,
+}
+
 /// What every route may answer.
 #[derive(IntoResponses)]
 pub enum PublicErrors {

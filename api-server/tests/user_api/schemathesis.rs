@@ -9,24 +9,26 @@ use tokio::process::Command;
 
 use crate::support::{ADMIN_KEY, world};
 
-const CONFIG: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/schemathesis/schemathesis.toml");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/schemathesis");
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn no_request_is_answered_otherwise_than_the_document_says() {
+/// `known.toml` asks about the session `s` and its run `r`, `schemathesis.toml` about anything.
+async fn no_fault_is_found(config: &str) {
+    let Some(python) = std::env::var_os("CADRE_SCHEMATHESIS_PYTHON") else { return };
     let world = world().await;
     world.release.send_replace(true);
+    let made = world.post("/agents/helper/runs", "message=tool&stream=false&session_id=s&run_id=r").await;
+    assert_eq!(made.status, 200, "{}", made.text);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(axum::serve(listener, world.router.clone()).into_future());
-    let Some(python) = std::env::var_os("CADRE_SCHEMATHESIS_PYTHON") else { return };
     let program = PathBuf::from(python).with_file_name("st");
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(program)
         .current_dir(&folder)
-        .args(["--config-file", CONFIG, "run", &format!("{url}/openapi.json"), "--checks", CHECKS, "--no-color"])
-        .args(["--header", &format!("Authorization: Bearer {ADMIN_KEY}"), "--phases", "examples,coverage,fuzzing"])
-        .args(["--request-timeout", "30"])
+        .args(["--config-file", &format!("{FOLDER}/{config}"), "run", &format!("{url}/openapi.json"), "--no-color"])
+        .args(["--checks", CHECKS, "--header", &format!("Authorization: Bearer {ADMIN_KEY}")])
+        .args(["--phases", "examples,coverage,fuzzing", "--request-timeout", "30"])
         .env_remove("http_proxy")
         .output()
         .await
@@ -34,4 +36,14 @@ async fn no_request_is_answered_otherwise_than_the_document_says() {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}");
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_about_anything_are_answered_as_the_document_says() {
+    no_fault_is_found("schemathesis.toml").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_about_what_is_there_are_answered_as_the_document_says() {
+    no_fault_is_found("known.toml").await;
 }

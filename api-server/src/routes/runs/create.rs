@@ -13,7 +13,7 @@ use crate::render::output::{Accepted, RunOutput, output};
 use crate::routes::error::ApiError;
 use crate::routes::extract::ApiPath;
 use crate::routes::form::ApiForm;
-use crate::routes::responses::{Busy, Conflicts, Errors};
+use crate::routes::responses::{Busy, Conflicts, Errors, ServerSentEvent};
 use crate::routes::state::UserState;
 use crate::streams::body;
 use crate::streams::resume::Plan;
@@ -68,7 +68,7 @@ pub struct CreateRunForm {
     request_body(content((CreateRunForm = "multipart/form-data"), (CreateRunForm = "application/x-www-form-urlencoded"))),
     responses(
         (status = 200, description = "The run when it has ended, or its events", content(
-            (RunOutput = "application/json"), (String = "text/event-stream"))),
+            (RunOutput = "application/json"), (ServerSentEvent = "text/event-stream"))),
         (status = 202, description = "The run was accepted and has not ended", body = Accepted),
         Errors, Conflicts, Busy,
     ),

@@ -11,7 +11,7 @@ use crate::routes::error::ApiError;
 use crate::routes::extract::ApiPath;
 use crate::routes::fields::Fields;
 use crate::routes::form::ApiForm;
-use crate::routes::responses::Errors;
+use crate::routes::responses::{Errors, ServerSentEvent};
 use crate::routes::state::UserState;
 use crate::streams::{body, resume};
 
@@ -38,7 +38,7 @@ pub struct ResumeForm {
         ("Last-Event-ID" = Option<String>, Header, description = "As `last_event_index`, which goes before it"),
     ),
     request_body(content((ResumeForm = "application/x-www-form-urlencoded"), (ResumeForm = "multipart/form-data"))),
-    responses((status = 200, description = "Its events", content((String = "text/event-stream"))), Errors),
+    responses((status = 200, description = "Its events", content((ServerSentEvent = "text/event-stream"))), Errors),
 )]
 pub async fn resume(
     State(state): State<UserState>,

@@ -30,7 +30,7 @@ pub async fn run(
 ) -> Result<Json<RunSchema>, ApiError> {
     let narrow = Narrow::read(&mut query);
     query.finish()?;
-    narrow.find(&state.service, &actor, &session_id).await?;
     let detail = lookup::detail_in_session(&state.service, &actor, &run_id, &session_id).await?;
+    narrow.find(&state.service, &actor, &session_id).await?;
     Ok(Json(schema(detail)))
 }
