@@ -55,6 +55,18 @@ async fn open(database: &Process) -> Arc<dyn Store> {
     cluster::open(config.database().unwrap(), config.durability.into()).await.unwrap()
 }
 
+/// Runs a statement past every server of ours.
+fn sql(database: &Process, statement: &str) {
+    const SCRIPT: &str = r#"
+        for bin in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin; do
+          if [ -x "$bin/psql" ]; then PATH="$bin:$PATH"; fi
+        done
+        exec psql -h "$0" -U cadre -d postgres -q -v ON_ERROR_STOP=1 -c "$1"
+    "#;
+    let status = std::process::Command::new("sh").args(["-c", SCRIPT, database.folder(), statement]).status().unwrap();
+    assert!(status.success(), "{statement}");
+}
+
 /// The user port and the admin port of a server.
 struct Ports {
     user: Router,
@@ -267,9 +279,9 @@ async fn a_stream_hears_what_another_server_writes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_schema_of_another_version_is_told_apart() {
-    let mut database = Process::start();
+    let database = Process::start();
     cluster::migrate(&config(&database)).await.unwrap();
-    database.sql("insert into schema_versions (version, applied_at_ms) values (99, 0)");
+    sql(&database, "insert into schema_versions (version, applied_at_ms) values (99, 0)");
     assert!(cluster::migrate(&config(&database)).await.is_err(), "there is no way back");
     // The server starts all the same and says what is wrong.
     let rig = rig_with(open(&database).await, limits()).await;
@@ -283,14 +295,14 @@ async fn a_schema_of_another_version_is_told_apart() {
     assert_eq!(ports.ready().await, StatusCode::SERVICE_UNAVAILABLE);
     assert!(Worker::connect(&rig, "pool", "first", vec![]).await.is_err(), "workers would write");
 
-    database.sql("delete from schema_versions where version = 99");
+    sql(&database, "delete from schema_versions where version = 99");
     assert_eq!(ports.ask("GET", "/sessions").await.0, StatusCode::OK);
     ports.until_ready().await;
     // Another server's next program has added to the schema: this one goes on.
-    database.sql("insert into schema_versions (version, applied_at_ms) values (2, 0)");
+    sql(&database, "insert into schema_versions (version, applied_at_ms) values (2, 0)");
     assert_eq!(ports.ask("GET", "/sessions").await.0, StatusCode::OK);
     // Somebody puts an empty database in place of this one.
-    database.sql("drop schema public cascade; create schema public");
+    sql(&database, "drop schema public cascade; create schema public");
     assert_eq!(why("/sessions").await, (503, "migration_required_error".to_owned()));
     assert_eq!(why("/queue/stats").await, (503, "migration_required_error".to_owned()));
     assert_eq!(ports.ask("POST", "/databases/cadre/migrate").await.0, StatusCode::OK);

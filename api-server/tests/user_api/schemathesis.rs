@@ -34,7 +34,6 @@ async fn no_fault_is_found(config: &str) {
         .await
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    println!("{said}");
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
 

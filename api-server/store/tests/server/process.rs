@@ -27,9 +27,8 @@ trap end EXIT
 as initdb -D "$dir/data" -A trust -U cadre -E UTF8 --locale=C --no-sync >/dev/null </dev/null
 start
 echo "$dir"
-while read -r order statement; do
+while read -r order; do
   case "$order" in
-    sql) as psql -h "$dir" -U cadre -d postgres -q -v ON_ERROR_STOP=1 -c "$statement" >/dev/null </dev/null ;;
     crash) control -m immediate -w stop ;;
     start) start ;;
   esac
@@ -69,12 +68,6 @@ impl Process {
     /// Starts it again after a crash.
     pub fn start_again(&mut self) {
         self.order("start");
-    }
-
-    /// Runs a statement, on one line, past every server of ours.
-    #[allow(dead_code, reason = "not every test that starts a server does so")]
-    pub fn sql(&mut self, statement: &str) {
-        self.order(&format!("sql {statement}"));
     }
 
     fn order(&mut self, order: &str) {
