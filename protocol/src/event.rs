@@ -51,7 +51,7 @@ pub enum RunEvent {
         /// Provider.
         model_provider: String,
     },
-    /// The run goes on after a pause or in another worker.
+    /// The run goes on: in another worker, after an error, or from a part of another run.
     RunContinued {},
     /// A request to the model begins.
     ModelRequestStarted {

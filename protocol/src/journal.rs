@@ -37,6 +37,8 @@ pub enum Record {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         unknown_outcome: bool,
     },
+    /// The attempt has failed in a way that may pass; another one follows, under the same epoch.
+    Retry {},
     /// The attempt has ended. Always the last entry of a batch, and of the epoch for this run.
     Finished(RunEnd),
 }
@@ -83,7 +85,8 @@ pub struct ToolCallState {
     pub finished: bool,
 }
 
-/// What an engine needs to go on with a run that another one began. Empty for a new run.
+/// What an engine needs to go on with a run that another one began, or with a part of another run's conversation. Empty
+/// for a new run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Number of the next entry.
@@ -94,9 +97,12 @@ pub struct Progress {
     /// Its tool calls.
     #[serde(default)]
     pub tool_calls: Vec<ToolCallState>,
-    /// Model calls so far.
+    /// Model calls since the run was started, or resumed after its end.
     #[serde(default)]
     pub model_calls: u32,
+    /// [`Record::Retry`] entries since the run was accepted, or resumed after its end.
+    #[serde(default)]
+    pub retries: u32,
 }
 
 /// A finished tool call that changed a workspace: what `workspace_rolled_back` is computed from.

@@ -53,6 +53,10 @@ pub struct Message {
     /// The model's visible reasoning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning: Option<String>,
+    /// Whether it only stands for a result that there is none of, because the run ended first. A run that is resumed
+    /// forgets it and looks at the call anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stand_in: bool,
     /// What the provider wants back unchanged with the next request (signatures, encrypted reasoning).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider_data: Option<Value>,
@@ -82,6 +86,7 @@ impl Message {
             tool_name: None,
             tool_call_error: false,
             reasoning: None,
+            stand_in: false,
             provider_data: None,
             created_at_ms,
         }

@@ -92,6 +92,9 @@ impl Turn {
                     let record = (first && !*recorded).then(|| start_record(tool, prepared));
                     *recorded |= record.is_some();
                     first = false;
+                    if *recorded {
+                        self.started.insert(tool.tool_call_id.clone());
+                    }
                     self.journal.push(Some(RunEvent::ToolCallStarted { tool: tool.clone() }), record);
                     self.open.push(tool.clone());
                 }
@@ -131,6 +134,7 @@ impl Turn {
         }
         if !recorded {
             self.journal.push(None, Some(start_record(&tool, prepared)));
+            self.started.insert(tool.tool_call_id.clone());
         }
         self.journal.commit().await;
         if !self.host.isolation.allows_tools().await {
@@ -210,23 +214,37 @@ impl Turn {
     ) {
         self.open.retain(|open| open.tool_call_id != call.id);
         let (text, error) = (tool.result.clone().unwrap_or_default(), tool.tool_call_error == Some(true));
-        let event = RunEvent::ToolCallCompleted { tool: tool.clone(), content };
-        let record = Record::ToolFinished { tool: tool.clone(), effect, unknown_outcome };
-        self.journal.push(Some(event), Some(record));
-        if error {
-            self.journal.event(RunEvent::ToolCallError { tool, error: text.clone() });
-        }
+        self.record_result(tool, content, effect, unknown_outcome);
         self.answer_call(call, &text, error);
     }
 
+    fn record_result(
+        &mut self,
+        tool: ToolExecution,
+        content: String,
+        effect: Option<WorkspaceEffect>,
+        unknown_outcome: bool,
+    ) {
+        let event = RunEvent::ToolCallCompleted { tool: tool.clone(), content };
+        let record = Record::ToolFinished { tool: tool.clone(), effect, unknown_outcome };
+        self.journal.push(Some(event), Some(record));
+        if tool.tool_call_error == Some(true) {
+            let error = tool.result.clone().unwrap_or_default();
+            self.journal.event(RunEvent::ToolCallError { tool, error });
+        }
+    }
+
     fn answer_call(&mut self, call: &ToolCall, text: &str, error: bool) {
-        let message = Message::tool_result(call, text, error, (self.host.clock)());
+        self.add(Message::tool_result(call, text, error, (self.host.clock)()));
+    }
+
+    fn add(&mut self, message: Message) {
         self.journal.message(message.clone());
         self.messages.push(message);
     }
 
     /// Gives a result to every call that has none, because the run ends: the session's next turn needs a conversation
-    /// without gaps.
+    /// without gaps. What only stands for a result is marked, so that a run that is resumed looks at the call anew.
     pub(super) fn close_open_calls(&mut self) {
         let Some(at) = self.messages.iter().rposition(|message| message.role == Role::Assistant) else {
             return;
@@ -236,16 +254,24 @@ impl Turn {
             before.last().map(|reply| resume::unanswered(reply, after).cloned().collect()).unwrap_or_default();
         let open = std::mem::take(&mut self.open);
         for call in calls {
-            let text = "The run ended before this call had a result.";
-            match open.iter().find(|tool| tool.tool_call_id == call.id) {
-                Some(tool) => {
-                    let tool = self.completed(tool.clone(), text, true, Duration::ZERO);
-                    let content = format!("{} was stopped. ", call_text(&tool));
-                    self.complete(&call, tool, content, None, true);
-                }
-                None => self.answer_call(&call, text, true),
-            }
+            let announced = open.iter().find(|tool| tool.tool_call_id == call.id).cloned();
+            self.close_call(&call, announced);
         }
+    }
+
+    fn close_call(&mut self, call: &ToolCall, announced: Option<ToolExecution>) {
+        let recorded = self.known.iter().find(|state| state.finished && state.tool.tool_call_id == call.id);
+        if let Some(tool) = recorded.map(|state| &state.tool) {
+            let (text, error) = (tool.result.clone().unwrap_or_default(), tool.tool_call_error.unwrap_or(false));
+            return self.answer_call(call, &text, error);
+        }
+        let text = "The run ended before this call had a result.";
+        if let Some(tool) = announced {
+            let tool = self.completed(tool, text, true, Duration::ZERO);
+            let content = format!("{} was stopped. ", call_text(&tool));
+            self.record_result(tool, content, None, self.started.contains(&call.id));
+        }
+        self.add(Message { stand_in: true, ..Message::tool_result(call, text, true, (self.host.clock)()) });
     }
 }
 

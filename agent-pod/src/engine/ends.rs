@@ -14,7 +14,12 @@ use super::journal::RunJournal;
 #[derive(Debug, Clone, PartialEq)]
 pub enum Stop {
     /// The run has failed.
-    Failed(RunFailure),
+    Failed {
+        /// Why.
+        failure: RunFailure,
+        /// How long the model's provider asks to wait before another attempt, in milliseconds.
+        after_ms: Option<u64>,
+    },
     /// The process is ending; another engine goes on.
     HandOver,
 }
@@ -33,16 +38,17 @@ impl Stop {
     /// A failure of this kind.
     #[must_use]
     pub fn failed(error_type: &str, message: impl AsRef<str>, retryable: bool) -> Self {
-        Self::Failed(failure(error_type, message, retryable))
+        Self::Failed { failure: failure(error_type, message, retryable), after_ms: None }
     }
 }
 
 impl From<ModelError> for Stop {
     fn from(error: ModelError) -> Self {
-        Self::Failed(RunFailure {
+        let failure = RunFailure {
             error_id: Some(error.category.as_str().into()),
             ..failure("model_provider_error", &error.message, !error.category.is_permanent())
-        })
+        };
+        Self::Failed { failure, after_ms: error.retry_after_ms }
     }
 }
 

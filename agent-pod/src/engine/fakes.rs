@@ -236,13 +236,42 @@ impl World {
                     progress.tool_calls.push(ToolCallState { tool, idempotent, finished: false });
                 }
                 Some(Record::ToolFinished { tool, .. }) => {
+                    let of_call = |state: &&ToolCallState| state.tool.tool_call_id == tool.tool_call_id;
+                    let idempotent = progress.tool_calls.iter().find(of_call).is_some_and(|state| state.idempotent);
                     progress.tool_calls.retain(|state| state.tool.tool_call_id != tool.tool_call_id);
-                    progress.tool_calls.push(ToolCallState { tool, idempotent: false, finished: true });
+                    progress.tool_calls.push(ToolCallState { tool, idempotent, finished: true });
                 }
+                Some(Record::Retry {}) => progress.retries += 1,
                 Some(Record::Finished(_)) | None => {}
             }
         }
         progress
+    }
+
+    /// What the server would hand to the engine that resumes a run after its end: stand-ins are forgotten, calls that
+    /// had begun have no result again, those that had not begun are unknown.
+    pub fn resumed(&self) -> Progress {
+        let mut progress = self.progress();
+        let entries = self.entries.lock().unwrap();
+        let stands_in = |id: &str| {
+            progress.messages.iter().any(|message| message.stand_in && message.tool_call_id.as_deref() == Some(id))
+        };
+        let began = |id: &str| {
+            entries.iter().any(|entry| {
+                matches!(&entry.record, Some(Record::ToolFinished { tool, unknown_outcome: true, .. }) if tool.tool_call_id == id)
+            })
+        };
+        let mut calls = Vec::new();
+        for state in &progress.tool_calls {
+            let id = &state.tool.tool_call_id;
+            match (stands_in(id), state.finished, began(id)) {
+                (true, true, false) => {}
+                (true, true, true) => calls.push(ToolCallState { finished: false, ..state.clone() }),
+                _ => calls.push(state.clone()),
+            }
+        }
+        progress.messages.retain(|message| !message.stand_in);
+        Progress { tool_calls: calls, model_calls: 0, retries: 0, ..progress }
     }
 }
 

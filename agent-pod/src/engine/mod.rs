@@ -10,6 +10,7 @@ pub mod ends;
 pub mod journal;
 pub mod ports;
 pub mod resume;
+mod retry;
 pub mod rollback;
 mod stage;
 mod stream;

@@ -49,7 +49,8 @@ impl Turn {
         Ok(if is_cut { format!("{shown}\n[cut here]") } else { shown.to_owned() })
     }
 
-    /// Brings the files into the workspace. A later attempt leaves those that are there as the agent left them.
+    /// Brings the files into the workspace. A later attempt, or a run that goes on from another one, leaves those that
+    /// are there as the agent left them.
     pub(super) async fn stage_files(&mut self) -> Result<(), Stop> {
         let assignment = self.assignment.clone();
         let Some(workspace) = self.host.workspace.clone().filter(|_| !assignment.input.files.is_empty()) else {
@@ -58,12 +59,13 @@ impl Turn {
         self.journal.send();
         workspace.ready().await.map_err(|lost| Stop::failed("sandbox_unavailable", &lost.reason, true))?;
         let paths: Vec<String> = assignment.input.files.iter().map(path).collect();
-        let missing = match assignment.attempt {
-            0 | 1 => paths,
-            _ => match request(&*workspace, ExecOp::Missing { paths }).await? {
+        let missing = if self.is_new {
+            paths
+        } else {
+            match request(&*workspace, ExecOp::Missing { paths }).await? {
                 ExecBody::Missing { paths } => paths,
                 other => return Err(refused(&other)),
-            },
+            }
         };
         for file in assignment.input.files.iter().filter(|file| missing.contains(&path(file))) {
             self.stage(&*workspace, file).await?;

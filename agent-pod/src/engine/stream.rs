@@ -1,13 +1,12 @@
-//! One model call: its stream into events, attempts after failures that may pass.
+//! One model call: its stream into events.
 
 use std::time::Duration;
 
-use cadre_protocol::agent::RetryPolicy;
 use cadre_protocol::event::{EventMetrics, RunEvent};
 use cadre_protocol::journal::Record;
 use cadre_protocol::message::{Message, Role};
 use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelReply, ModelRequest, ToolChoice, Usage};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::time::Instant;
 
@@ -24,8 +23,6 @@ const LARGE_PIECE_BYTES: usize = 16 << 10;
 const PIECE_TIME: Duration = Duration::from_millis(30);
 /// Entries that nobody waits for wait this long for others.
 const LAZY_TIME: Duration = Duration::from_millis(5);
-/// Longest pause that a provider may ask for.
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(300);
 
 /// Pieces of the answer that are not yet an event.
 #[derive(Default)]
@@ -39,17 +36,10 @@ struct Pieces {
 impl Turn {
     /// Asks the model, records its reply and gives the message.
     pub(super) async fn ask(&mut self, conversation: Vec<Message>) -> Result<Message, Stop> {
-        let request = self.request(conversation);
-        let mut attempt = 0;
-        let reply = loop {
-            // The call goes out before the entries that announce it, which nobody waits for.
-            let stream = self.host.models.call(request.clone());
-            self.journal.event(self.request_started());
-            match self.follow(stream).await {
-                Ok(reply) => break reply,
-                Err(error) => attempt = self.may_retry(attempt, error).await?,
-            }
-        };
+        // The call goes out before the entries that announce it, which nobody waits for.
+        let stream = self.host.models.call(self.request(conversation));
+        self.journal.event(self.request_started());
+        let reply = self.follow(stream).await?;
         let ModelReply {
             message, usage, cost_nano_usd, time_to_first_token_ms, duration_ms, model_id, provider, ..
         } = reply;
@@ -191,30 +181,6 @@ impl Turn {
             }
         }
     }
-
-    /// Waits before another attempt, or gives the error back as the run's end.
-    async fn may_retry(&mut self, attempt: u32, error: ModelError) -> Result<u32, Stop> {
-        let policy = self.assignment.agent.retry;
-        if error.category.is_permanent() || attempt >= policy.retries {
-            return Err(error.into());
-        }
-        let delay = delay(policy, attempt, error.retry_after_ms);
-        self.journal.event(RunEvent::CustomEvent {
-            kind: "retry".into(),
-            fields: Map::from_iter([
-                ("attempt".to_owned(), Value::from(attempt + 2)),
-                ("attempts".to_owned(), Value::from(policy.retries + 1)),
-                ("delay".to_owned(), Value::from(delay.as_secs_f64())),
-                ("error".to_owned(), Value::from(bounds::prefix(&error.message, 2000))),
-            ]),
-        });
-        self.journal.send();
-        tokio::select! {
-            biased;
-            () = self.control.drain.cancelled() => Err(Stop::HandOver),
-            () = tokio::time::sleep(delay) => Ok(attempt + 1),
-        }
-    }
 }
 
 impl Pieces {
@@ -250,12 +216,6 @@ fn interrupted() -> ModelError {
     }
 }
 
-fn delay(policy: RetryPolicy, attempt: u32, retry_after_ms: Option<u64>) -> Duration {
-    let factor = if policy.exponential { 1_u32.checked_shl(attempt).unwrap_or(u32::MAX) } else { 1 };
-    let own = Duration::from_secs(u64::from(policy.delay_seconds.saturating_mul(factor)));
-    own.max(Duration::from_millis(retry_after_ms.unwrap_or(0))).min(MAX_RETRY_DELAY)
-}
-
 fn metrics(usage: Usage, cost_nano_usd: Option<u64>, first_ms: u64, duration_ms: u64) -> EventMetrics {
     let Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens } = usage;
     EventMetrics {
@@ -268,26 +228,5 @@ fn metrics(usage: Usage, cost_nano_usd: Option<u64>, first_ms: u64, duration_ms:
         cost: cost_nano_usd.map(|nano| nano as f64 / 1e9),
         time_to_first_token: Some(first_ms as f64 / 1e3),
         duration: Some(duration_ms as f64 / 1e3),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_grow_where_asked_and_obey_the_provider() {
-        let policy = |exponential| RetryPolicy { retries: 9, delay_seconds: 2, exponential };
-        let table = [
-            (policy(false), 3, None, 2),
-            (policy(true), 0, None, 2),
-            (policy(true), 3, None, 16),
-            (policy(true), 60, None, 300),
-            (policy(false), 0, Some(7000), 7),
-            (policy(false), 0, Some(u64::MAX), 300),
-        ];
-        for (policy, attempt, retry_after_ms, seconds) in table {
-            assert_eq!(delay(policy, attempt, retry_after_ms), Duration::from_secs(seconds));
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! One run from its assignment to its end.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,12 +47,28 @@ pub(super) struct Turn {
     pub(super) partial: String,
     /// Calls that were announced and have no result.
     pub(super) open: Vec<ToolExecution>,
+    /// Calls whose start is recorded.
+    pub(super) started: HashSet<String>,
     pub(super) tool_calls_used: usize,
     pub(super) specs: Vec<ToolSpec>,
+    /// Attempts after failures, in this process and before.
+    pub(super) retries: u32,
+    /// Whether nobody has worked on this conversation before.
+    pub(super) is_new: bool,
+    /// What is done of that which comes before the first step.
+    begun: Begun,
     system: Option<Message>,
     model_calls: u32,
     /// News for the model that must not come between a call and its result.
     notes: Vec<Message>,
+}
+
+/// How far the beginning of a run has come: a further attempt takes it up where it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Begun {
+    Nothing,
+    Announced,
+    Ready,
 }
 
 /// Carries out a run. Whatever is awaited, a signal or the deadline ends it at once; what it had started is killed,
@@ -87,6 +104,7 @@ impl Turn {
     fn new(mut assignment: Assignment, host: Host, control: Control) -> Self {
         let progress = std::mem::take(&mut assignment.progress);
         let now_ms = (host.clock)();
+        let is_new = assignment.attempt <= 1 && progress.messages.is_empty();
         let journal = RunJournal::new(host.journal.clone(), host.clock, progress.next_index);
         let agent = &assignment.agent;
         let system = context::system_message(agent, &assignment.input, &assignment.session_state, now_ms);
@@ -98,7 +116,11 @@ impl Turn {
             known: progress.tool_calls,
             partial: String::new(),
             open: Vec::new(),
+            started: HashSet::new(),
             specs: tools::specs(&agent.tools),
+            retries: progress.retries,
+            is_new,
+            begun: Begun::Nothing,
             system,
             model_calls: progress.model_calls,
             notes: Vec::new(),
@@ -112,7 +134,17 @@ impl Turn {
         Some(Duration::from_millis(deadline_ms.saturating_sub((self.host.clock)())))
     }
 
+    /// Attempts until one comes to an end that is none that may pass.
     async fn drive(&mut self) -> Result<RunEnd, Stop> {
+        loop {
+            match self.steps().await {
+                Err(Stop::Failed { failure, after_ms }) => self.retry(failure, after_ms).await?,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn steps(&mut self) -> Result<RunEnd, Stop> {
         self.begin().await?;
         loop {
             match resume::next(&self.messages, &self.known, self.assignment.agent.on_unknown_outcome) {
@@ -125,7 +157,23 @@ impl Turn {
 
     /// The run's first entries, and all that must be known before the model is asked.
     async fn begin(&mut self) -> Result<(), Stop> {
-        let is_new = self.journal.next_index() == 0;
+        if self.begun < Begun::Announced {
+            self.announce_run().await?;
+            self.begun = Begun::Announced;
+        }
+        if self.begun < Begun::Ready {
+            if !self.finished() {
+                self.stage_files().await?;
+                self.compare_workspace().await?;
+            }
+            self.begun = Begun::Ready;
+        }
+        Ok(())
+    }
+
+    async fn announce_run(&mut self) -> Result<(), Stop> {
+        // Nothing of it is recorded and no other run's conversation goes before it.
+        let is_first = self.journal.next_index() == 0 && self.messages.is_empty();
         if !self.specs.is_empty() {
             self.host.isolation.start();
         }
@@ -135,17 +183,13 @@ impl Turn {
             Some(self.user_message().await?)
         };
         let model = &self.assignment.agent.model;
-        let event = match is_new {
+        let event = match is_first {
             true => RunEvent::RunStarted { model: model.model_id.clone(), model_provider: model.provider.clone() },
             false => RunEvent::RunContinued {},
         };
         self.journal.push(Some(event), user.clone().map(Record::Message));
         self.messages.extend(user);
-        if self.finished() {
-            return Ok(());
-        }
-        self.stage_files().await?;
-        self.compare_workspace().await
+        Ok(())
     }
 
     fn finished(&self) -> bool {
@@ -207,10 +251,10 @@ impl Turn {
             self.journal.message(note.clone());
             self.messages.push(note);
         }
-        self.model_calls += 1;
         let history = &self.assignment.history;
         let conversation = context::conversation(self.system.as_ref(), history, &self.messages);
         let message = self.ask(conversation).await?;
+        self.model_calls += 1;
         self.messages.push(message);
         Ok(())
     }
@@ -230,7 +274,7 @@ impl Turn {
     fn end(&mut self, outcome: Result<RunEnd, Stop>) -> Exit {
         let end = match outcome {
             Err(Stop::HandOver) => return Exit::HandedOver,
-            Err(Stop::Failed(failure)) => RunEnd::Error(failure),
+            Err(Stop::Failed { failure, after_ms: _ }) => RunEnd::Error(failure),
             Ok(RunEnd::Cancelled { reason, .. }) => {
                 RunEnd::Cancelled { content: std::mem::take(&mut self.partial), reason }
             }

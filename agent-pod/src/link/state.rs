@@ -361,7 +361,7 @@ fn entry_bytes(entry: &Entry) -> usize {
             message.content.len() + message.reasoning.as_ref().map_or(0, String::len) + calls + data
         }
         Some(Record::ToolStarted { tool, .. } | Record::ToolFinished { tool, .. }) => tool_bytes(tool),
-        Some(Record::Finished(_)) | None => 0,
+        Some(Record::Retry {} | Record::Finished(_)) | None => 0,
     };
     256 + event + record
 }

@@ -67,6 +67,7 @@ fn one(message: Message, calls: &[ToolCall]) -> MessageOutput {
         tool_name,
         tool_call_error,
         reasoning,
+        stand_in: _,
         provider_data: _,
         created_at_ms,
     } = message;
@@ -92,7 +93,9 @@ fn tool_call(call: ToolCall) -> Value {
     json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } })
 }
 
-fn role_name(role: Role) -> &'static str {
+/// As clients read it.
+#[must_use]
+pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::System => "system",
         Role::User => "user",

@@ -217,6 +217,13 @@ impl Row {
         T::try_from(self.text()?).map_err(|_| DbError::Corrupt("a column holds no valid identifier".into()))
     }
 
+    /// The next column, an identifier or NULL.
+    pub fn opt_id<T: TryFrom<String>>(&mut self) -> Result<Option<T>, DbError> {
+        let text = self.opt_text()?;
+        text.map(|text| T::try_from(text).map_err(|_| DbError::Corrupt("a column holds no valid identifier".into())))
+            .transpose()
+    }
+
     /// The next column, JSON.
     pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, DbError> {
         Ok(serde_json::from_str(&self.text()?)?)

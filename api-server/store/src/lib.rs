@@ -4,10 +4,11 @@
 //! SQL. Every write that a user was told of is committed before its call returns. Writes are grouped: callers that wait
 //! at the same time share one commit. Must not know HTTP, Kubernetes or a model provider.
 //!
-//! From the outside in: [`traits`] and [`rows`] are what callers see; `engine` brings operations to a database and
+//! From the outside in: [`traits`], [`branches`] and [`rows`] are what callers see; `engine` brings operations to a database and
 //! groups them; `ops` are the operations, written once; [`sqlite`] and [`postgres`] are
 //! databases.
 
+pub mod branches;
 mod db;
 mod engine;
 pub mod error;

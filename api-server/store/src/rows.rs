@@ -187,6 +187,29 @@ pub struct RunRow {
     pub started_at_ms: Option<u64>,
     /// Unix milliseconds.
     pub finished_at_ms: Option<u64>,
+    /// Where its conversation comes from.
+    pub lineage: Lineage,
+}
+
+/// Where the beginning of a run's conversation comes from. Nothing for a run that began with its input.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// Run whose messages it begins with.
+    pub run_id: Option<RunId>,
+    /// How many of that run's messages were kept.
+    pub message_index: Option<u64>,
+    /// Session that the run was copied from; the first one, however often it was copied.
+    pub session_id: Option<SessionId>,
+    /// Run whose last answer it gives anew.
+    pub regenerated_from: Option<RunId>,
+}
+
+impl Lineage {
+    /// Whether the run has messages that it did not write itself.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.run_id.is_none() && self.session_id.is_none()
+    }
 }
 
 /// A run with all that its output shows.

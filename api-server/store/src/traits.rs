@@ -5,6 +5,7 @@ use cadre_protocol::event::EventContext;
 use cadre_protocol::ids::{Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::Batch;
 
+use crate::branches::Branches;
 use crate::error::StoreError;
 use crate::rows::jobs::{JobFilter, JobRow};
 use crate::rows::sessions::{NewSession, SessionEdit, SessionFilter};
@@ -211,5 +212,5 @@ pub trait Changes: Send + Sync {
 }
 
 /// All of it.
-pub trait Store: Runs + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema {}
-impl<T: Runs + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema> Store for T {}
+pub trait Store: Runs + Branches + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema {}
+impl<T: Runs + Branches + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema> Store for T {}

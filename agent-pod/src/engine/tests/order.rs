@@ -96,6 +96,7 @@ fn name(record: &Record) -> &'static str {
         },
         Record::ToolStarted { .. } => "started",
         Record::ToolFinished { .. } => "finished",
+        Record::Retry {} => "retry",
         Record::Finished(_) => "end",
     }
 }

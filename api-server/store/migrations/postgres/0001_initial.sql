@@ -46,7 +46,13 @@ create table runs (
     input              text   not null,
     content            text,
     content_type       text,
-    failure            text
+    failure            text,
+    retries            bigint not null default 0,
+    base_seq           bigint,
+    forked_from_run_id text,
+    forked_from_message_index bigint,
+    forked_from_session_id text,
+    regenerated_from   text
 );
 create unique index runs_line on runs (session_id, seq);
 create index runs_line_open on runs (session_id, seq) where finished_at_ms is null;

@@ -6,6 +6,7 @@ pub mod driver;
 pub mod job;
 pub mod readers;
 pub mod store;
+mod store_branches;
 mod store_jobs;
 mod store_journal;
 mod store_runs;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cadre_protocol::ids::{Epoch, RunId};
+use cadre_protocol::agent::AgentSnapshot;
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId};
 use cadre_protocol::journal::Progress;
 use cadre_protocol::run::{RunMetrics, RunStatus};
 use serde_json::{Map, Value};
@@ -11,7 +12,7 @@ use crate::db::{Db, DbError, Val, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{leases, start};
-use crate::rows::{AcceptOutcome, IdempotencyKey, NewRun, Origin, RunRow, StartedRun};
+use crate::rows::{AcceptOutcome, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
 
 const KEY: &str = "select kind, namespace, name, body_sha256, run_id from idempotency_keys \
      where principal = ?1 and user_id = ?2 and origin = ?3 and idem_key = ?4";
@@ -172,14 +173,19 @@ fn claimed(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Option<Epoch>
 
 /// A run that starts at once does not wait, so the limits are not asked.
 fn is_queue_full(db: &mut dyn Db, run: &NewRun) -> Result<bool, DbError> {
-    if run.max_queue_depth > 0 && count(db, WAITING, vals![run.max_queue_depth])? >= u64::from(run.max_queue_depth) {
+    is_full(db, &run.agent, run.max_queue_depth)
+}
+
+/// Whether another run of the agent may not wait.
+pub fn is_full(db: &mut dyn Db, agent: &AgentSnapshot, max_depth: u32) -> Result<bool, DbError> {
+    if max_depth > 0 && count(db, WAITING, vals![max_depth])? >= u64::from(max_depth) {
         return Ok(true);
     }
-    match run.agent.max_queue_depth {
+    match agent.max_queue_depth {
         None | Some(0) => Ok(false),
         Some(most) => {
-            let ComponentRefText { kind, namespace, name } = component_text(run);
-            Ok(count(db, WAITING_OF_AGENT, vals![most, namespace, name, kind])? >= u64::from(most))
+            let ComponentRef { kind, namespace, name } = &agent.component;
+            Ok(count(db, WAITING_OF_AGENT, vals![most, namespace, name, kind.as_str()])? >= u64::from(most))
         }
     }
 }
@@ -306,6 +312,7 @@ fn row(run: &NewRun, epoch: Option<Epoch>) -> RunRow {
         created_at_ms: run.at_ms,
         started_at_ms: epoch.map(|_| run.at_ms),
         finished_at_ms: None,
+        lineage: Lineage::default(),
     }
 }
 

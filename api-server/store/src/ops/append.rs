@@ -28,6 +28,7 @@ const TOOL_FINISHED: &str = "insert into tool_calls (run_id, call_id, position, 
      finished_index, unknown_outcome, tool_name, effect, body) values (?1, ?2, ?3, ?4, ?5, 0, 1, ?3, ?6, ?7, ?8, ?9) \
      on conflict (run_id, call_id) do update set finished = 1, finished_index = excluded.finished_index, \
      unknown_outcome = excluded.unknown_outcome, effect = excluded.effect, body = excluded.body";
+const RETRY: &str = "update runs set attempt = attempt + 1, retries = retries + 1 where run_id = ?1";
 
 /// Most bytes of one run's journal (security rule 19).
 pub const MAX_RUN_BYTES: u64 = 64 << 20;
@@ -213,6 +214,7 @@ fn write_fact(
             ];
             db.write(TOOL_FINISHED, values)?;
         }
+        Fact::Retry => db.write(RETRY, vals![run_id])?,
         Fact::Finished(end) => {
             let metrics = metrics.cloned().unwrap_or_default();
             return finish::finish(db, live, end, &metrics, entry.at_ms).map(Some);

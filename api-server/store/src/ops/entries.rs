@@ -59,6 +59,8 @@ pub enum Fact {
         /// Whether the outcome is unknown.
         unknown_outcome: bool,
     },
+    /// Another attempt follows.
+    Retry,
     /// The end.
     Finished(RunEnd),
 }
@@ -83,7 +85,7 @@ impl Prepared {
             Frame::Ready(text) => text.len(),
         };
         let fact = match &self.fact {
-            Fact::None | Fact::Finished(_) => 0,
+            Fact::None | Fact::Retry | Fact::Finished(_) => 0,
             Fact::Message { body, .. } | Fact::ToolStarted { body, .. } => body.len(),
             Fact::ToolFinished { body, effect, .. } => body.len() + effect.as_ref().map_or(0, String::len),
         };
@@ -171,6 +173,7 @@ fn fact(record: Record) -> Result<Fact, DbError> {
             effect: effect.map(|effect| serde_json::to_string(&effect)).transpose()?,
             unknown_outcome,
         },
+        Record::Retry {} => Fact::Retry,
         Record::Finished(end) => Fact::Finished(end),
     })
 }

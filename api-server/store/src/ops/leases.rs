@@ -15,6 +15,7 @@ const ACQUIRE: &str = "insert into session_leases (session_id, worker_id, regist
 const FENCE: &str = "insert into session_leases (session_id, worker_id, registration, epoch, connected, at_ms) \
      values (?1, '', '', 1, 0, ?2) on conflict (session_id) do update set epoch = session_leases.epoch + 1, \
      connected = 0, at_ms = excluded.at_ms";
+const RAISE: &str = "update session_leases set epoch = epoch + 1 where session_id = ?1 returning epoch";
 const LEASE: &str = "select worker_id, registration, epoch from session_leases where session_id = ?1 and connected = 1";
 const RELEASE: &str = "update session_leases set connected = 0 where session_id = ?1 and worker_id = ?2 \
      and registration = ?3 and epoch = ?4";
@@ -35,6 +36,13 @@ pub fn acquire(
 /// Takes the session from whoever has it.
 pub fn fence(db: &mut dyn Db, session_id: &SessionId, at_ms: u64) -> Result<(), DbError> {
     db.write(FENCE, vals![session_id.as_str(), at_ms])
+}
+
+/// Gives whoever has the session the next epoch.
+pub fn raise(db: &mut dyn Db, session_id: &SessionId) -> Result<Epoch, DbError> {
+    let mut row =
+        db.first(RAISE, vals![session_id.as_str()])?.ok_or_else(|| DbError::Corrupt("a lease is missing".into()))?;
+    Ok(Epoch(row.u64()?))
 }
 
 /// The session's lease, unless it was released.

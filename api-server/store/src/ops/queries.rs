@@ -139,7 +139,7 @@ pub fn stats(db: &mut dyn Db) -> Result<QueueStats, DbError> {
     }
     for mut row in db.query(FINISHED, vals![])? {
         match (columns::status(&mut row)?, row.u64()?) {
-            (RunStatus::Completed, count) => stats.completed = count,
+            (RunStatus::Completed | RunStatus::Regenerated, count) => stats.completed += count,
             (RunStatus::Cancelled, count) => stats.cancelled = count,
             (RunStatus::Error, count) => stats.error = count,
             _ => {}

@@ -1,6 +1,8 @@
 //! Start of the head of a session's line, and what its worker needs for it.
 
-use cadre_protocol::ids::{RunId, SessionId};
+use std::collections::HashSet;
+
+use cadre_protocol::ids::{Epoch, RunId, SessionId};
 use cadre_protocol::journal::{Progress, RecordedEffect, ToolCallState};
 use cadre_protocol::message::Message;
 use cadre_protocol::run::RunStatus;
@@ -11,7 +13,11 @@ use crate::ops::leases;
 use crate::ops::snapshots::Snapshots;
 use crate::rows::{Lease, RunRow, StartedRun};
 
-const RUN: &str = concat!("select ", run_columns!(), ", r.seq, r.epoch from runs r where r.run_id = ?1");
+const RUN: &str = concat!(
+    "select ",
+    run_columns!(),
+    ", r.seq, coalesce(r.base_seq, r.seq), r.retries, r.epoch from runs r where r.run_id = ?1"
+);
 const EARLIER: &str = "select 1 from runs where session_id = ?1 and finished_at_ms is null and seq < ?2 limit 1";
 const START: &str = "update runs set status = 'RUNNING', epoch = ?2, attempt = attempt + 1, \
      started_at_ms = coalesce(started_at_ms, ?3) where run_id = ?1";
@@ -25,7 +31,14 @@ const EFFECTS: &str = "select run_id, call_id, tool_name, effect from (select ru
 const MESSAGES: &str = "select body from messages where run_id = ?1 order by position";
 const TOOL_CALLS: &str =
     "select body, idempotent, finished from tool_calls where run_id = ?1 order by position, call_id";
-const MODEL_CALLS: &str = "select count(*) from model_calls where run_id = ?1";
+const MODEL_CALLS: &str = "select count(*) from model_calls where run_id = ?1 and at_ms >= ?2";
+
+/// Where a run is in its session, and how far it has come.
+struct Place {
+    /// Earlier runs of this number and below belong to its history: it may go on from one that is far back in the line.
+    base: u64,
+    retries: u32,
+}
 
 /// Starts the head of a line. None as the trait says.
 pub fn start(
@@ -37,7 +50,8 @@ pub fn start(
 ) -> Result<Option<StartedRun>, DbError> {
     db.lock_run(run_id.as_str())?;
     let Some(mut row) = db.first(RUN, vals![run_id.as_str()])? else { return Ok(None) };
-    let (mut run, seq, epoch) = (columns::run(&mut row)?, row.u64()?, row.u64()?);
+    let (mut run, seq) = (columns::run(&mut row)?, row.u64()?);
+    let (place, epoch) = (Place { base: row.u64()?, retries: row.u32()? }, row.u64()?);
     if !matches!(run.status, RunStatus::Pending | RunStatus::Running)
         || !leases::is_current(db, &run.session_id, lease)?
         || db.first(EARLIER, vals![run.session_id.as_str(), seq])?.is_some()
@@ -45,29 +59,31 @@ pub fn start(
         return Ok(None);
     }
     let first = run.status == RunStatus::Pending || epoch != lease.epoch.0;
+    // The end of a run is the last thing of its epoch: when it is resumed by the same process, that gets another one.
+    let current = if first && epoch == lease.epoch.0 { leases::raise(db, &run.session_id)? } else { lease.epoch };
     if first {
-        db.write(START, vals![run_id.as_str(), lease.epoch.0, at_ms])?;
+        db.write(START, vals![run_id.as_str(), current.0, at_ms])?;
         run.attempt += 1;
         run.status = RunStatus::Running;
         run.started_at_ms = run.started_at_ms.or(Some(at_ms));
     }
-    load(db, snapshots, run, seq, lease, first).map(Some)
+    load(db, snapshots, run, &place, current, first).map(Some)
 }
 
 fn load(
     db: &mut dyn Db,
     snapshots: &Snapshots,
     run: RunRow,
-    seq: u64,
-    lease: &Lease,
+    place: &Place,
+    epoch: Epoch,
     first: bool,
 ) -> Result<StartedRun, DbError> {
     let agent = snapshots.load(db, &run.revision)?;
     Ok(StartedRun {
-        epoch: lease.epoch,
+        epoch,
         first,
-        history: history(db, &run.session_id, seq, agent.history.runs)?,
-        progress: progress(db, &run)?,
+        history: history(db, &run.session_id, place.base, agent.history.runs)?,
+        progress: progress(db, &run, place.retries)?,
         effects: effects(db, &run.session_id)?,
         session_state: session_state(db, &run.session_id)?,
         agent,
@@ -75,13 +91,21 @@ fn load(
     })
 }
 
-/// Messages of the newest completed runs before a place in the line, oldest first.
+/// Messages of the newest completed runs before a place in the line, oldest first. What a run has kept of another one is
+/// there once.
 pub fn history(db: &mut dyn Db, session_id: &SessionId, seq: u64, runs: u32) -> Result<Vec<Message>, DbError> {
     if runs == 0 {
         return Ok(Vec::new());
     }
     let rows = db.query(HISTORY, vals![session_id.as_str(), seq, runs])?;
-    rows.into_iter().map(|mut row| row.json()).collect()
+    let (mut seen, mut messages) = (HashSet::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+    for mut row in rows {
+        let message: Message = row.json()?;
+        if seen.insert(message.id.clone()) {
+            messages.push(message);
+        }
+    }
+    Ok(messages)
 }
 
 /// The newest workspace changes of a session, oldest first.
@@ -113,15 +137,17 @@ pub fn tool_calls(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<ToolCallState>,
     db.query(TOOL_CALLS, vals![run_id.as_str()])?.into_iter().map(read).collect()
 }
 
-fn progress(db: &mut dyn Db, run: &RunRow) -> Result<Progress, DbError> {
-    if run.next_index == 0 && run.attempt <= 1 {
+fn progress(db: &mut dyn Db, run: &RunRow, retries: u32) -> Result<Progress, DbError> {
+    if run.next_index == 0 && run.attempt <= 1 && run.lineage.is_empty() {
         return Ok(Progress::default());
     }
-    let model_calls = db.first(MODEL_CALLS, vals![run.run_id.as_str()])?.map_or(Ok(0), |mut row| row.u32())?;
+    let since = run.started_at_ms.unwrap_or_default();
+    let model_calls = db.first(MODEL_CALLS, vals![run.run_id.as_str(), since])?.map_or(Ok(0), |mut row| row.u32())?;
     Ok(Progress {
         next_index: run.next_index,
         messages: messages(db, &run.run_id)?,
         tool_calls: tool_calls(db, &run.run_id)?,
         model_calls,
+        retries,
     })
 }

@@ -9,7 +9,7 @@ use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Batch, Entry, Record};
 use cadre_protocol::message::{Message, Role};
 use cadre_protocol::model::{FinishReason, ModelReply, Usage};
-use cadre_protocol::run::{RunEnd, RunInput};
+use cadre_protocol::run::{RunEnd, RunFailure, RunInput};
 use cadre_store::Store;
 use cadre_store::rows::{
     AcceptOutcome, AppendOutcome, EndedRun, EventChunk, Lease, ModelCallRow, NewRun, Origin, Principal, RunRow,
@@ -185,6 +185,20 @@ pub fn appended(outcome: AppendOutcome) -> (u64, Option<EventChunk>, Option<Ende
 pub async fn complete(store: &dyn Store, session_id: &str, run_id: &RunId, epoch: Epoch, first_index: u64) -> EndedRun {
     let entries = vec![message(Role::User, "q"), message(Role::Assistant, "a"), completed("a")];
     appended(append(store, session_id, run_id, epoch, first_index, entries).await).2.unwrap()
+}
+
+/// Ends a running run with an error; its journal must be at `first_index`.
+pub async fn fail(store: &dyn Store, session_id: &str, run_id: &RunId, epoch: Epoch, first_index: u64) {
+    let failure = RunFailure { error_type: "x".into(), error_id: None, message: "m".into(), retryable: false };
+    let failed = RunEvent::RunError { content: "m".into(), error_type: "x".into(), error_id: None };
+    let end = Record::Finished(RunEnd::Error(failure));
+    let entry = Entry { at_ms: now(), event: Some(failed), record: Some(end) };
+    appended(append(store, session_id, run_id, epoch, first_index, vec![entry]).await);
+}
+
+/// Messages as one line each.
+pub fn said(messages: &[Message]) -> Vec<String> {
+    messages.iter().map(|message| message.content.clone()).collect()
 }
 
 /// A whole turn.

@@ -1,6 +1,7 @@
 //! What every database must do, written against `Arc<dyn Store>`.
 
 pub mod accept;
+pub mod branches;
 pub mod crash;
 pub mod fixtures;
 pub mod intents;
@@ -11,6 +12,7 @@ pub mod leases;
 pub mod line;
 pub mod metrics;
 pub mod queries;
+pub mod resumption;
 pub mod retention;
 pub mod session_list;
 pub mod sessions;
@@ -79,6 +81,24 @@ macro_rules! conformance {
                 a_run_can_not_grow_beyond_its_limit,
                 events_are_paged_by_bytes,
                 records_become_messages_and_tools;
+            branches:
+                a_fork_begins_with_what_is_kept,
+                a_fork_of_a_fork_keeps_both_parts,
+                a_fork_knows_of_calls_that_had_begun,
+                a_fork_from_the_start_keeps_nothing,
+                what_has_not_ended_or_has_changed_is_not_forked,
+                each_message_is_in_the_history_once,
+                a_regenerated_run_leaves_the_history_unless_it_is_kept,
+                a_copied_session_has_all_but_the_events,
+                a_copied_run_can_go_on,
+                an_empty_or_too_large_session_is_not_copied;
+            resumption:
+                a_run_that_failed_goes_on_under_its_id,
+                a_resumed_run_waits_behind_the_line,
+                stand_ins_are_forgotten,
+                input_comes_before_what_follows,
+                only_failed_runs_that_are_as_they_were_go_on,
+                attempts_after_failures_are_counted;
             metrics:
                 model_calls_are_summed_at_the_end,
                 a_call_without_a_price_leaves_the_cost_open,
