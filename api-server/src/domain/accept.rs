@@ -79,7 +79,7 @@ impl Service {
         Ok(Lease { worker_id: worker_id.clone(), registration: registration.clone(), epoch })
     }
 
-    fn new_run(
+    pub(super) fn new_run(
         &self,
         submit: Submit,
         agent: (Arc<AgentSnapshot>, Revision),
@@ -114,7 +114,7 @@ impl Service {
         }
     }
 
-    async fn accepted(
+    pub(super) async fn accepted(
         &self,
         run_id: &RunId,
         outcome: AcceptOutcome,
@@ -145,7 +145,7 @@ impl Service {
     }
 
     /// The agent's snapshot, with the run's own retries. Waits a little for an agent that is not known yet.
-    async fn resolve(&self, submit: &Submit) -> Result<(Arc<AgentSnapshot>, Revision), DomainError> {
+    pub(super) async fn resolve(&self, submit: &Submit) -> Result<(Arc<AgentSnapshot>, Revision), DomainError> {
         let found = self.find_agent(&submit.component).await;
         let name = || submit.component.api_id(self.default_namespace());
         let found = found.ok_or_else(|| DomainError::AgentNotFound(name()))?;

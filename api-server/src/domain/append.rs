@@ -6,7 +6,7 @@ use std::time::Duration;
 use cadre_protocol::event::EventContext;
 use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
 use cadre_protocol::journal::Batch;
-use cadre_protocol::run::{RunEnd, RunFailure};
+use cadre_protocol::run::{RunEnd, RunFailure, RunStatus};
 use cadre_protocol::worker::HeldRun;
 use cadre_store::StoreError;
 use cadre_store::rows::{AppendOutcome, BlobKey, BlobRange, ModelCallRow};
@@ -116,7 +116,8 @@ impl Service {
         if !self.has_lease(writer, &detail.run.session_id, batch.epoch).await? {
             return Ok(Late::Foreign);
         }
-        if detail.run.status.is_terminal() {
+        // One that waits has ended before and is to be resumed: its last batch may come once more.
+        if detail.run.status.is_terminal() || detail.run.status == RunStatus::Pending {
             return Ok(Late::Ended(context(&detail.run, &detail.agent)));
         }
         Ok(if self.adopt(writer, &held).await? { Late::Adopted } else { Late::Foreign })

@@ -27,6 +27,17 @@ pub enum DomainError {
     /// The session that the caller names belongs to someone else: told as if it were absent.
     #[error("session not found")]
     ForeignSession,
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The run can't be continued so.
+    #[error("cannot continue run {run_id}: {reason}")]
+    NotContinuable {
+        /// The run.
+        run_id: RunId,
+        /// Why.
+        reason: String,
+    },
     /// What was sent can't be accepted.
     #[error("{0}")]
     Invalid(String),
@@ -68,6 +79,8 @@ impl DomainError {
                 ErrorCode::NotFound
             }
             Self::AgentNotReady { .. } => ErrorCode::AgentNotReady,
+            Self::BadRequest(_) => ErrorCode::BadRequest,
+            Self::NotContinuable { .. } => ErrorCode::Conflict,
             Self::Invalid(_) => ErrorCode::Validation,
             Self::TooLarge(_) => ErrorCode::TooLarge,
             Self::SessionExists(_) => ErrorCode::Conflict,

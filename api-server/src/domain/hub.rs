@@ -12,7 +12,7 @@ const BUFFERED_CHUNKS: usize = 128;
 
 struct Topic {
     chunks: broadcast::Sender<EventChunk>,
-    ended: watch::Sender<bool>,
+    ended: watch::Sender<()>,
     news: watch::Sender<()>,
     readers: usize,
 }
@@ -27,8 +27,9 @@ pub struct Listener {
     run_id: RunId,
     /// Live chunks.
     pub chunks: broadcast::Receiver<EventChunk>,
-    /// Turns true when the run has ended and its last chunk was sent.
-    pub ended: watch::Receiver<bool>,
+    /// Changes when the run has ended and its last chunk was sent. It may go on later: whoever begins to listen asks the
+    /// record whether it has ended before.
+    pub ended: watch::Receiver<()>,
     /// Changes when another server may have written to the run: the record says what.
     pub news: watch::Receiver<()>,
 }
@@ -40,7 +41,7 @@ impl Hub {
         let mut topics = self.lock();
         let topic = topics.entry(run_id.clone()).or_insert_with(|| Topic {
             chunks: broadcast::Sender::new(BUFFERED_CHUNKS),
-            ended: watch::Sender::new(false),
+            ended: watch::Sender::new(()),
             news: watch::Sender::new(()),
             readers: 0,
         });
@@ -59,7 +60,7 @@ impl Hub {
     /// Tells of the end, after the last chunk.
     pub fn end(&self, run_id: &RunId) {
         if let Some(topic) = self.lock().get(run_id) {
-            topic.ended.send_replace(true);
+            topic.ended.send_replace(());
         }
     }
 

@@ -6,9 +6,12 @@
 pub mod accept;
 pub mod append;
 pub mod board;
+pub mod boundary;
 pub mod cancel;
+pub mod continuing;
 pub mod error;
 pub mod finish;
+pub mod fork_session;
 pub mod hub;
 pub mod intents;
 pub mod jobs;

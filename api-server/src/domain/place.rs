@@ -76,6 +76,8 @@ impl Service {
 
     /// Hands a started run to the worker of its lease.
     pub(crate) async fn assign(&self, started: StartedRun, lease: Lease) {
+        // A run that is resumed by the process that had it gets another epoch.
+        let lease = Lease { epoch: started.epoch, ..lease };
         let cancel = started.run.cancel_requested;
         let scope = Arc::new(RunScope::new(&started.run, started.agent.clone(), started.epoch));
         let run = started.run.clone();

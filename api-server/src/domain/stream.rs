@@ -86,7 +86,7 @@ impl Service {
                 Err(RecvError::Lagged(_)) => Live::Behind,
                 Err(RecvError::Closed) => Live::Ended,
             },
-            _ = listener.ended.wait_for(|ended| *ended) => Live::Ended,
+            _ = listener.ended.changed() => Live::Ended,
             () = self.0.stopping.cancelled() => Live::Stopping,
             Ok(()) = listener.news.changed() => Live::Behind,
             // News of other servers may be lost.

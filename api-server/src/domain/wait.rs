@@ -23,10 +23,7 @@ impl Service {
                 return self.detail(run_id, None).await;
             }
             tokio::select! {
-                // The guard that the wait gives must not live across the look-up: it can't change threads.
-                () = async { drop(listener.ended.wait_for(|ended| *ended).await) } => {
-                    return self.detail(run_id, None).await;
-                }
+                Ok(()) = listener.ended.changed() => return self.detail(run_id, None).await,
                 Ok(()) = listener.news.changed() => {}
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
                 () = tokio::time::sleep_until(until) => return Err(DomainError::NotEnded(run_id.clone())),

@@ -4,6 +4,7 @@
 //! there. Fields that AgentOS lacks are ours and additional.
 
 pub mod agent;
+pub mod checkpoint;
 pub mod job;
 pub mod message;
 pub mod metrics;

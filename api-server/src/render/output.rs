@@ -1,7 +1,7 @@
 //! A run in full: AgentOS's RunOutput.
 
 use cadre_protocol::journal::ToolCallState;
-use cadre_protocol::run::{Attachment, RunInput};
+use cadre_protocol::run::{Attachment, RunFailure, RunInput};
 use cadre_protocol::tool::ToolExecution;
 use cadre_store::rows::{RunDetail, RunRow};
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub struct RunOutput {
     /// State of the session.
     #[schema(value_type = Object)]
     pub session_state: Map<String, Value>,
-    /// Metadata; `attempts` when there was more than one.
+    /// Metadata; `attempts` when there was more than one; `error_type` and `retryable` when it failed.
     #[serde(skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
@@ -62,6 +62,21 @@ pub struct RunOutput {
     pub error_id: Option<String>,
     /// Attempts begun.
     pub queue_attempt: u32,
+    /// Run whose messages it begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from_run_id: Option<String>,
+    /// How many of that run's messages were kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from_message_index: Option<u64>,
+    /// Session that the run was copied from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from_session_id: Option<String>,
+    /// Run whose last answer it gives anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regenerated_from: Option<String>,
+    /// In a snapshot: how many messages it holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint_at_message_index: Option<u64>,
     /// Tokens, cost and times.
     pub metrics: Metrics,
     /// Messages, oldest first.
@@ -129,7 +144,8 @@ pub fn output(detail: RunDetail) -> RunOutput {
     let RunDetail { run, messages, tools, session_state, agent, waiting_on } = detail;
     let metrics = metrics::of_run(&run.metrics, &agent.model);
     let content = content(&run);
-    let failure = run.failure;
+    let metadata = annotated(run.metadata, run.attempt, run.failure.as_ref());
+    let (failure, lineage) = (run.failure, run.lineage);
     RunOutput {
         run_id: run.run_id.into(),
         agent_id: agent.api_id.clone(),
@@ -141,7 +157,7 @@ pub fn output(detail: RunDetail) -> RunOutput {
         model: agent.model.model_id.clone(),
         model_provider: agent.model.provider.clone(),
         session_state,
-        metadata: with_attempts(run.metadata, run.attempt),
+        metadata,
         created_at: seconds(run.created_at_ms),
         status: run.status.as_str().to_owned(),
         cancellation_stage: run.cancellation_stage,
@@ -149,6 +165,11 @@ pub fn output(detail: RunDetail) -> RunOutput {
         error_id: failure.as_ref().and_then(|failure| failure.error_id.clone()),
         error_type: failure.map(|failure| failure.error_type),
         queue_attempt: run.attempt,
+        forked_from_run_id: lineage.run_id.map(Into::into),
+        forked_from_message_index: lineage.message_index,
+        forked_from_session_id: lineage.session_id.map(Into::into),
+        regenerated_from: lineage.regenerated_from.map(Into::into),
+        last_checkpoint_at_message_index: None,
         metrics,
         messages: message::messages(messages),
         tools: tools.into_iter().map(|ToolCallState { tool, idempotent: _, finished: _ }| tool).collect(),
@@ -163,9 +184,13 @@ pub fn content(run: &RunRow) -> Option<Value> {
     run.content.clone().or_else(message)
 }
 
-fn with_attempts(mut metadata: Map<String, Value>, attempts: u32) -> Map<String, Value> {
+fn annotated(mut metadata: Map<String, Value>, attempts: u32, failure: Option<&RunFailure>) -> Map<String, Value> {
     if attempts > 1 {
         metadata.insert("attempts".to_owned(), attempts.into());
+    }
+    if let Some(failure) = failure {
+        metadata.insert("error_type".to_owned(), failure.error_type.as_str().into());
+        metadata.insert("retryable".to_owned(), failure.retryable.into());
     }
     metadata
 }

@@ -39,6 +39,18 @@ pub struct RunSchema {
     pub content: Value,
     /// `text` or `json`.
     pub run_response_format: String,
+    /// Run whose messages it begins with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from_run_id: Option<String>,
+    /// How many of that run's messages were kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from_message_index: Option<u64>,
+    /// Session that the run was copied from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub forked_from_session_id: Option<String>,
+    /// Run whose last answer it gives anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub regenerated_from: Option<String>,
     /// Tokens, cost and times.
     pub metrics: Metrics,
     /// Metadata.
@@ -96,6 +108,10 @@ pub fn schema(detail: RunDetail) -> RunSchema {
         run_input: run.input.input_content,
         content: run.content.unwrap_or_else(|| Value::from("")),
         run_response_format: if text { "text" } else { "json" }.to_owned(),
+        forked_from_run_id: run.forked_from_run_id,
+        forked_from_message_index: run.forked_from_message_index,
+        forked_from_session_id: run.forked_from_session_id,
+        regenerated_from: run.regenerated_from,
         metrics: run.metrics,
         metadata: run.metadata,
         messages: run.messages,

@@ -121,6 +121,7 @@ impl From<DomainError> for ApiError {
             DomainError::AgentNotFound(_) => Self::not_found("Agent not found"),
             DomainError::RunNotFound(_) => Self::run_not_found(),
             DomainError::SessionNotFound(id) => Self::session_not_found(&id),
+            DomainError::BadRequest(problem) => Self::bad_request(problem),
             DomainError::Invalid(problem) => Self::validation(vec![FieldError {
                 kind: "value_error",
                 loc: vec!["body".to_owned()],

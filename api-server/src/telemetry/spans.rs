@@ -91,6 +91,10 @@ impl Trace {
     fn tool(&self, run: &RunRow, call: &ToolCallState) -> Option<SpanData> {
         let tool = &call.tool;
         let metrics = tool.metrics?;
+        if !run.lineage.is_empty() && millis(metrics.end_time) < run.created_at_ms {
+            // It belongs to the run whose conversation this one has kept.
+            return None;
+        }
         let attributes = vec![
             KeyValue::new("gen_ai.operation.name", "execute_tool"),
             KeyValue::new("gen_ai.tool.name", tool.tool_name.clone()),

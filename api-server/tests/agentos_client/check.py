@@ -181,6 +181,39 @@ class Check:
         assert run.run_id == self.run.run_id and run.status == "COMPLETED", run
         await refused(404, self.client.get_session_run("elsewhere", self.run.run_id, headers=self.headers))
 
+    async def continue_agent_run(self):
+        run = await self.client.continue_agent_run(
+            self.agent, self.run.run_id, [], session_id=self.session, headers=self.headers, input="and more"
+        )
+        assert run.status == RunStatus.completed and run.run_id != self.run.run_id, run
+        assert run.forked_from_run_id == self.run.run_id, run.forked_from_run_id
+        assert run.forked_from_message_index == len(self.run.messages), run.forked_from_message_index
+        asked = [message.content for message in run.messages if message.role == "user"]
+        assert asked == ["hello", "and more"], asked
+
+    async def continue_agent_run_stream(self):
+        names = [
+            event.event
+            async for event in self.client.continue_agent_run_stream(
+                self.agent, self.run.run_id, [], session_id=self.session, headers=self.headers, input="and more"
+            )
+        ]
+        assert names[0] == "RunContinued" and names[-1] == "RunCompleted", names
+
+    async def regenerate(self):
+        run = await self.client.continue_agent_run(
+            self.agent, self.run.run_id, [], session_id=self.session, headers=self.headers, regenerate="true"
+        )
+        assert run.regenerated_from == self.run.run_id and run.status == RunStatus.completed, run
+        runs = await self.client.get_session_runs(self.session_path, headers=self.headers, status=["regenerated"])
+        assert [run.run_id for run in runs] == [self.run.run_id], runs
+
+    async def unknown_run_is_404(self):
+        call = self.client.continue_agent_run(
+            self.agent, "no-such-run", [], session_id=self.session, headers=self.headers
+        )
+        await refused(404, call)
+
     async def rename_session(self):
         session = await self.client.rename_session(self.session_path, "Renamed", headers=self.headers)
         assert session.session_name == "Renamed", session

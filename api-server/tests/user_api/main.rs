@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that can't go on fails")]
 
 mod agentos_client;
+mod continuing;
 mod errors;
 mod isolation;
 mod local_mode;

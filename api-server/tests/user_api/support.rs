@@ -291,7 +291,8 @@ async fn connect(service: &Service, released: watch::Receiver<bool>) {
     });
 }
 
-/// Executes one run: `wait` waits, `fail` fails, `tool` calls a tool, `long N` says N pieces, all else is echoed.
+/// Executes one run: `wait` waits, `fail` fails at its first attempt, `tool` calls a tool, `long N` says N pieces, all else
+/// is echoed. A run that goes on answers the last thing that the user said.
 struct Engine {
     service: Service,
     writer: Writer,
@@ -317,10 +318,16 @@ impl Engine {
         mut released: watch::Receiver<bool>,
         mut cancels: watch::Receiver<Vec<RunId>>,
     ) {
-        let text = assignment.input.text.clone();
-        let started = RunEvent::RunStarted { model: "scripted".into(), model_provider: "Scripted".into() };
-        let asked = Message::text(Role::User, text.clone(), 1_000);
-        self.append(vec![entry(Some(started), Some(Record::Message(asked)))]).await;
+        let said = assignment.progress.messages.iter().rfind(|message| message.role == Role::User);
+        let text = said.map_or_else(|| assignment.input.text.clone(), |message| message.content.clone());
+        let first = match said {
+            Some(_) => entry(Some(RunEvent::RunContinued {}), None),
+            None => {
+                let started = RunEvent::RunStarted { model: "scripted".into(), model_provider: "Scripted".into() };
+                entry(Some(started), Some(Record::Message(Message::text(Role::User, text.clone(), 1_000))))
+            }
+        };
+        self.append(vec![first]).await;
         let own = self.run_id.clone();
         let mut answer = format!("You said: {text}");
         if text == "wait" {
@@ -334,7 +341,7 @@ impl Engine {
                 }
             }
         }
-        if text == "fail" {
+        if text == "fail" && assignment.attempt == 1 {
             let failed = RunEvent::RunError {
                 content: "the model is down".into(),
                 error_type: "model_provider_error".into(),

@@ -9,6 +9,7 @@
 
 mod calls;
 mod cancel;
+mod continuing;
 mod door;
 mod feed;
 mod flow;

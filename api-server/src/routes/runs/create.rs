@@ -19,7 +19,7 @@ use crate::streams::body;
 use crate::streams::resume::Plan;
 
 /// Names the run before its first event or its end is there.
-const RUN_ID: &str = "x-run-id";
+pub(super) const RUN_ID: &str = "x-run-id";
 
 /// The form, for the OpenAPI document.
 #[derive(ToSchema)]
@@ -101,12 +101,13 @@ fn events(state: &UserState, submitted: &Submitted, content_only: bool) -> Respo
 }
 
 /// A replayed run that has ended meanwhile says so in its status.
-fn accepted(submitted: &Submitted) -> Response {
+pub(super) fn accepted(submitted: &Submitted) -> Response {
     let waiting_on = submitted.waiting_on.as_ref().map(ToString::to_string);
     (StatusCode::ACCEPTED, Json(Accepted::new(&submitted.run, waiting_on))).into_response()
 }
 
-async fn ended(state: &UserState, submitted: &Submitted) -> Result<Response, ApiError> {
+/// Waits for the end; 202 when that takes too long.
+pub(super) async fn ended(state: &UserState, submitted: &Submitted) -> Result<Response, ApiError> {
     match state.service.wait_end(&submitted.run.run_id, state.settings.wait).await {
         Ok(detail) => Ok(Json(output(detail)).into_response()),
         Err(DomainError::NotEnded(run_id)) => {

@@ -2,6 +2,8 @@
 
 pub mod all;
 pub mod cancel;
+pub mod checkpoints;
+pub mod continuing;
 pub mod create;
 pub mod get;
 pub mod list;

@@ -75,7 +75,8 @@ pub fn parse(
     Ok(RunRequest { submit, delivery })
 }
 
-fn delivery(fields: &mut Fields) -> Delivery {
+/// How the caller wants the answer.
+pub(super) fn delivery(fields: &mut Fields) -> Delivery {
     Delivery {
         stream: fields.boolean("stream", true),
         background: fields.boolean("background", false),
@@ -84,7 +85,8 @@ fn delivery(fields: &mut Fields) -> Delivery {
     }
 }
 
-fn user_id(fields: &mut Fields) -> Option<String> {
+/// The user that the caller names.
+pub fn user_id(fields: &mut Fields) -> Option<String> {
     let user_id = fields.text("user_id")?.to_owned();
     if user_id.len() > MAX_USER_ID_BYTES || user_id.chars().any(char::is_control) {
         let message = format!("Value error, at most {MAX_USER_ID_BYTES} bytes without control characters");

@@ -4,6 +4,7 @@ pub mod create;
 pub mod delete;
 pub mod delete_many;
 pub mod find;
+pub mod fork;
 pub mod get;
 pub mod list;
 pub mod rename;
