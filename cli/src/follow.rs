@@ -49,6 +49,17 @@ impl Frame {
         let data: serde_json::Value = serde_json::from_str(&self.data).ok()?;
         data.get(name)?.as_str().map(str::to_owned)
     }
+
+    /// Of a control frame: from which number on an event that tells of an end is the run's last. Before it, the run has
+    /// failed and gone on.
+    fn last_from(&self) -> Option<u64> {
+        let data: serde_json::Value = serde_json::from_str(&self.data).ok()?;
+        let number = |name: &str| data.get(name)?.as_u64();
+        match self.name.as_str() {
+            "replay" => Some(number("total_buffered")?.saturating_sub(1)),
+            _ => number("current_event_count"),
+        }
+    }
 }
 
 type Events = BoxStream<'static, Result<Event, EventStreamError<Silent>>>;
@@ -75,6 +86,8 @@ pub struct Follower {
     patience: Duration,
     empty_replays: u32,
     replaying: bool,
+    /// Number from which on an event that tells of an end is the last one: a run that had failed may have gone on.
+    last_from: u64,
     over: bool,
 }
 
@@ -93,6 +106,7 @@ impl Follower {
             patience: PATIENCE,
             empty_replays: 0,
             replaying: false,
+            last_from: 0,
             over: false,
         }
     }
@@ -143,16 +157,19 @@ impl Follower {
         let frame = Frame { name, data, is_event: !control };
         if control {
             self.replaying |= frame.name == "replay";
+            self.last_from = frame.last_from().unwrap_or(self.last_from);
             return if frame.name == "error" { Err(refused(&frame)) } else { Ok(Some(frame)) };
         }
-        if let Ok(index) = id.parse::<u64>() {
+        let index = id.parse::<u64>().ok();
+        if let Some(index) = index {
             if self.last.is_some_and(|last| index <= last) {
                 return Ok(None);
             }
             self.last = Some(index);
         }
         (self.tries, self.empty_replays) = (0, 0);
-        self.over = End::of(&frame.name).is_some() || frame.name == "RunPaused";
+        let tells_an_end = End::of(&frame.name).is_some() || frame.name == "RunPaused";
+        self.over = tells_an_end && index.is_none_or(|index| index >= self.last_from);
         Ok(Some(frame))
     }
 

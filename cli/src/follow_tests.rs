@@ -133,6 +133,31 @@ async fn a_refusal_is_no_reason_to_come_again() {
 }
 
 #[tokio::test]
+async fn an_end_that_the_run_went_on_from_is_not_the_last_event() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let event = |id: u64, name: &str| format!("id: {id}\nevent: {name}\ndata: {{}}\n\n");
+    let all = ["RunStarted", "RunError", "RunContinued", "RunCompleted"];
+    let events: String = all.iter().zip(0..).map(|(name, id)| event(id, name)).collect();
+    let ended = "event: replay\ndata: {\"status\":\"COMPLETED\",\"total_buffered\":4}\n\n";
+    let live = "event: catch_up\ndata: {\"status\":\"PENDING\",\"current_event_count\":2}\n\n";
+    for control in [ended, live] {
+        let body = format!("{control}{events}");
+        let router = Router::new().fallback(move || async move { body });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move { axum::serve(listener, router).await });
+        let api = Api::new(Transport::direct(&format!("http://{address}")).unwrap(), None).unwrap();
+        let mut follower = Follower::new(api, "helper", "r1");
+        let mut names = Vec::new();
+        while let Some(frame) = follower.next().await.unwrap() {
+            names.extend(frame.is_event.then_some(frame.name));
+        }
+        assert_eq!(names, all);
+        server.abort();
+    }
+}
+
+#[tokio::test]
 async fn an_ended_run_without_a_last_event_ends_the_stream() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let replay = "event: replay\ndata: {\"event\":\"replay\",\"status\":\"COMPLETED\"}\n\n";

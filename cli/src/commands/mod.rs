@@ -2,6 +2,7 @@
 
 pub mod cancel;
 pub mod completion;
+pub mod continuing;
 pub mod credential;
 pub mod find;
 pub mod logs;

@@ -81,14 +81,24 @@ impl RunArgs {
     }
 
     fn asked(&self) -> Result<String, Failure> {
-        match self.text.as_deref() {
-            Some("-") => read_stdin(),
-            Some(text) => Ok(text.to_owned()),
+        match text(self.text.as_deref())? {
+            Some(text) => Ok(text),
             None if std::io::stdin().is_terminal() => {
                 Err(Failure::Other("what is the agent asked? Give a text, or - for standard input".to_owned()))
             }
             None => read_stdin(),
         }
+    }
+}
+
+/// A text of the command line; - reads standard input.
+///
+/// # Errors
+/// When that can't be read.
+pub fn text(given: Option<&str>) -> Result<Option<String>, Failure> {
+    match given {
+        Some("-") => read_stdin().map(Some),
+        given => Ok(given.map(str::to_owned)),
     }
 }
 

@@ -83,10 +83,24 @@ pub async fn run(args: RunArgs, connection: &Connection) -> Result<u8, Failure> 
     if args.detach {
         return detached(answer, args.output).await;
     }
+    show(server.api, agent, answer, args.output, interrupted).await
+}
+
+/// Shows a run whose stream has begun, to its end; answers the exit code.
+///
+/// # Errors
+/// When it can't be followed.
+pub async fn show(
+    api: Api,
+    agent: String,
+    answer: Answer,
+    output: Option<RunFormat>,
+    interrupted: CancellationToken,
+) -> Result<u8, Failure> {
     let run_id = answer.headers.get(RUN_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
     let run_id = run_id.ok_or_else(|| CallError::Malformed(format!("it has no {RUN_ID} header")))?;
-    let follower = Follower::new(server.api.clone(), &agent, &run_id).with(answer);
-    let mut shown = Shown { api: server.api, agent, run_id, output: args.output, session: None, end: None };
+    let follower = Follower::new(api.clone(), &agent, &run_id).with(answer);
+    let mut shown = Shown { api, agent, run_id, output, session: None, end: None };
     shown.follow(follower, interrupted).await?;
     shown.finish().await
 }

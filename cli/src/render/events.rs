@@ -80,7 +80,7 @@ impl Renderer {
     pub fn event(&mut self, event: &RunEvent) -> Vec<Piece> {
         match event {
             RunEvent::RunContent { content, .. } => self.answer(content),
-            RunEvent::RunContinued {} => self.note(self.style.warning("the run goes on in another worker")),
+            RunEvent::RunContinued {} => self.note(self.style.warning("the run goes on")),
             RunEvent::ToolCallStarted { tool } => self.note(self.started(tool)),
             RunEvent::ToolCallCompleted { tool, .. } => self.note(self.finished(tool)),
             RunEvent::CustomEvent { kind, fields } => match self.custom(kind, fields) {

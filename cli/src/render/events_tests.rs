@@ -89,7 +89,7 @@ fn what_went_wrong_is_said() {
             "#! the outcome of shell is unknown, and it was not run again: OOMKilled\n",
         ),
         (json!({"event": "CustomEvent", "type": "something_new"}), ""),
-        (json!({"event": "RunContinued"}), "#the run goes on in another worker\n"),
+        (json!({"event": "RunContinued"}), "#the run goes on\n"),
     ] {
         assert_eq!(shown(&[read(event.clone())]), text, "{event}");
     }
