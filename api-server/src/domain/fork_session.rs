@@ -21,7 +21,7 @@ impl Service {
         user_id: Option<String>,
     ) -> Result<SessionId, DomainError> {
         let session = self.session(source, principal).await?;
-        if session.component != *component {
+        if session.component.as_ref() != Some(component) {
             return Err(DomainError::SessionNotFound(source.to_string()));
         }
         let fork = SessionFork {

@@ -41,7 +41,7 @@ pub fn fork(db: &mut dyn Db, accept: &Accept, fork: &Fork) -> Result<Option<Acce
     if !ended || count_messages(db, &fork.source)? != fork.of || fork.keep > fork.of {
         return Ok(None);
     }
-    let outcome = accept::accept(db, accept)?;
+    let outcome = accept::accept(db, accept, false)?;
     let AcceptOutcome::Accepted { run, waiting_on, started } = outcome else { return Ok(Some(outcome)) };
     let run = begin(db, *run, fork)?;
     Ok(Some(AcceptOutcome::Accepted { run: Box::new(run), waiting_on, started }))
