@@ -11,92 +11,8 @@ use cadre_store::rows::{Lease, Waiting};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::scope::{RunScope, Writer};
+use super::seat::{IdleSeat, Link, Orphan, Queued, Retired, Seat, Stage, Step, WorkerEntry, is_of};
 use crate::placement::Serves;
-
-/// A live connection. Few frames go this way: assignments, cancels, fences.
-#[derive(Debug, Clone)]
-pub struct Link {
-    /// Number of the connection.
-    pub id: u64,
-    /// Its queue.
-    pub control: UnboundedSender<ServerFrame>,
-}
-
-#[derive(Debug)]
-struct WorkerEntry {
-    registration: String,
-    serves: Serves,
-    link: Option<Link>,
-    draining: bool,
-}
-
-/// Where a session stands. All but `Idle` hold a slot.
-#[derive(Debug)]
-enum Stage {
-    Idle,
-    Wanted(Waiting),
-    Starting(RunId),
-    Running(Arc<RunScope>),
-}
-
-#[derive(Debug)]
-struct Seat {
-    component: ComponentRef,
-    lease: Option<Lease>,
-    stage: Stage,
-    /// Rises with each change of stage: timers recognize by it that they are late.
-    turn: u64,
-}
-
-#[derive(Debug)]
-struct Queued {
-    waiting: Waiting,
-    max_sessions: Option<u32>,
-}
-
-/// What is to be done for a run that waits.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Step {
-    /// It is being taken care of.
-    Nothing,
-    /// It waits for a slot.
-    Queued,
-    /// This worker is there.
-    Start(Writer, Option<Lease>),
-    /// A worker has to be asked for.
-    Ensure,
-}
-
-/// What a lost worker leaves.
-#[derive(Debug)]
-pub struct Orphan {
-    /// Its session.
-    pub session_id: SessionId,
-    /// The lease to release.
-    pub lease: Lease,
-    /// The run that needs another worker.
-    pub waiting: Option<Waiting>,
-}
-
-/// A session whose worker has nothing to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IdleSeat {
-    /// Session.
-    pub session_id: SessionId,
-    /// Turn of the seat.
-    pub turn: u64,
-}
-
-/// A session that was taken off the board, with its worker.
-#[derive(Debug)]
-pub struct Retired {
-    /// Component of the session.
-    pub component: ComponentRef,
-    /// The lease to release once the worker is gone.
-    pub lease: Option<Lease>,
-    /// The worker, where it serves this session alone.
-    worker_id: Option<WorkerId>,
-}
 
 /// The board.
 #[derive(Debug, Default)]
@@ -515,8 +431,4 @@ impl Board {
             }
         }
     }
-}
-
-fn is_of(lease: &Lease, writer: &Writer) -> bool {
-    lease.worker_id == writer.worker_id && lease.registration == writer.registration
 }

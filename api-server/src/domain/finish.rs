@@ -114,7 +114,7 @@ impl Service {
     }
 
     /// The session's worker is not needed any more.
-    pub(crate) async fn retire(&self, session_id: &SessionId, idle: &super::board::IdleSeat) {
+    pub(crate) async fn retire(&self, session_id: &SessionId, idle: &super::seat::IdleSeat) {
         let retired = self.board().retire(idle);
         let Some(retired) = retired else { return };
         if let Err(error) = self.0.placement.retire(session_id, &retired.component).await {

@@ -8,9 +8,9 @@ use cadre_protocol::worker::{HeldRun, ServerFrame};
 use cadre_store::rows::Lease;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::board::Orphan;
 use super::place::assignment;
 use super::scope::{RunScope, Writer};
+use super::seat::Orphan;
 use super::{DomainError, Service};
 use crate::placement::Serves;
 

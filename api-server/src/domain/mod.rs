@@ -21,6 +21,7 @@ pub mod place;
 pub mod recover;
 pub mod schema;
 pub mod scope;
+pub mod seat;
 pub mod service;
 pub mod sessions;
 pub mod stream;

@@ -9,8 +9,8 @@ use cadre_store::rows::{Lease, StartedRun, Waiting};
 
 use super::Service;
 use super::accept::waiting;
-use super::board::Step;
 use super::scope::{RunScope, Writer, deadline_ms};
+use super::seat::Step;
 use crate::placement::{PlacementError, Wanted};
 
 impl Service {

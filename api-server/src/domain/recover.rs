@@ -9,10 +9,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::time::DelayQueue;
 
-use super::board::IdleSeat;
 use super::finish::timed_out;
 use super::place::cancelled;
 use super::scope::deadline_ms;
+use super::seat::IdleSeat;
 use super::{DomainError, Service};
 use crate::placement::PlacementEvent;
 

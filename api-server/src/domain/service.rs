@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::DomainError;
-use super::board::{Board, IdleSeat};
+use super::board::Board;
 use super::hub::Hub;
 use super::schema::SchemaState;
+use super::seat::IdleSeat;
 use super::upkeep::Retention;
 use crate::catalog::{Catalog, CatalogAgent};
 use crate::metrics::Metrics;
