@@ -106,8 +106,8 @@ async fn bind(address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address).await.with_context(|| format!("{address} can't be listened on"))
 }
 
-/// Opens the record and brings its schema up to date. A schema that is newer than this program stays as it is: the server
-/// starts, says so, and answers nothing that needs the record.
+/// Opens the record and brings its schema up to date; several servers that start at once do it one after the other. A schema
+/// that is newer than this program stays as it is: the server starts, says so, and answers nothing that needs the record.
 ///
 /// # Errors
 /// When the database can't be opened or migrated.

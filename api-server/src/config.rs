@@ -69,9 +69,9 @@ pub struct Config {
     #[arg(long, env = "CADRE_OPERATOR_SERVICE_ACCOUNT", default_value = "cadre-system/cadre-operator")]
     pub operator_service_account: String,
     /// Most waiting runs; further ones are refused. 0: no limit.
-    #[arg(long, env = "CADRE_MAX_QUEUE_DEPTH", default_value_t = 10_000)]
+    #[arg(long, env = "CADRE_MAX_QUEUE_DEPTH", default_value_t = 1_000)]
     pub max_queue_depth: u32,
-    /// Most sessions that run at once on this replica; further ones wait. 0: no limit.
+    /// Most sessions that run at once over all replicas; further ones wait. 0: no limit.
     #[arg(long, env = "CADRE_MAX_RUNNING", default_value_t = 0)]
     pub max_running: u32,
     /// Hours that an idempotency key is remembered, at least until its run has ended.

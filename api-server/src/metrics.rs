@@ -103,9 +103,9 @@ impl Metrics {
     }
 
     /// What is read when somebody asks.
-    pub fn observe(&self, workers: usize, running: u32, waiting: u64) {
+    pub fn observe(&self, workers: usize, running: usize, waiting: u64) {
         self.0.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
-        self.0.running.set(i64::from(running));
+        self.0.running.set(i64::try_from(running).unwrap_or(i64::MAX));
         self.0.queued.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 }

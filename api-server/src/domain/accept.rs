@@ -7,8 +7,9 @@ use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::ids::{ComponentRef, Revision, RunId, SessionId};
 use cadre_protocol::nesting;
 use cadre_protocol::run::{Attachment, RunInput};
-use cadre_store::rows::{AcceptOutcome, Lease, NewRun, RunRow, Waiting};
+use cadre_store::rows::{AcceptOutcome, Claim, Lease, NewRun, RunRow, Waiting};
 
+use super::lease::lease_of;
 use super::scope::Writer;
 use super::submit::NewFile;
 use super::{DomainError, Service, Submit, Submitted};
@@ -42,41 +43,42 @@ impl Service {
         let files = self.store_files(&session_id, &submit).await?;
         let new = self.new_run(submit, agent, session_id, files);
         let (session_id, run_id) = (new.session_id.clone(), new.run_id.clone());
-        let new = self.reserve(new, fresh).await?;
-        let claim = new.claim.clone();
+        let is_limited = self.is_limited(&new.agent);
+        let new = self.reserve(new, fresh);
+        let claim = new.claim.clone().map(|claim| writer_of(&claim));
         let outcome = self.0.store.accept(new).await;
         let started = matches!(&outcome, Ok(AcceptOutcome::Accepted { started: Some(_), .. }));
         if claim.is_some() && !started {
             self.release_seat(&session_id, &run_id, true);
         }
-        let submitted = self.accepted(&run_id, outcome?, claim).await?;
+        let submitted = self.accepted(&run_id, outcome?, claim, is_limited).await?;
         self.0.metrics.accepted(began.elapsed());
         Ok(submitted)
     }
 
-    /// Reserves a warm worker, so that acceptance and start share a commit.
-    async fn reserve(&self, mut new: NewRun, fresh: bool) -> Result<NewRun, DomainError> {
-        let max = new.agent.max_concurrent_sessions;
-        let claim = self.board().claim_early(&new.session_id, &new.run_id, &new.component, max, fresh);
-        let Some((writer, lease)) = claim else { return Ok(new) };
-        let lease = match lease {
-            Some(lease) => Ok(lease),
-            None => self.acquire(&new.session_id, &writer).await,
-        };
-        match lease {
-            Ok(lease) => new.claim = Some(lease),
-            Err(error) => {
-                self.release_seat(&new.session_id, &new.run_id, false);
-                return Err(error);
-            }
-        }
-        Ok(new)
+    /// Whether runs of the agent need slots.
+    pub(crate) fn is_limited(&self, agent: &AgentSnapshot) -> bool {
+        self.0.limits.max_running > 0 || agent.max_concurrent_sessions.is_some()
     }
 
-    pub(crate) async fn acquire(&self, session_id: &SessionId, writer: &Writer) -> Result<Lease, DomainError> {
-        let Writer { worker_id, registration } = writer;
-        let epoch = self.0.store.acquire(session_id, worker_id, registration, self.now_ms()).await?;
-        Ok(Lease { worker_id: worker_id.clone(), registration: registration.clone(), epoch })
+    /// Places a run that has become the head of its line. One that needs a slot waits for its turn.
+    pub(crate) async fn place_new(&self, run: &RunRow, is_limited: bool) {
+        if !is_limited {
+            self.place(waiting(run)).await;
+        } else if let Err(error) = self.grant(Some(&run.component)).await {
+            // It is accepted: the slot is given by the next sweep.
+            tracing::warn!(run_id = %run.run_id, category = error.category(), "run waits for a sweep");
+        }
+    }
+
+    /// Reserves a warm worker, so that acceptance and start share a commit.
+    fn reserve(&self, new: NewRun, fresh: bool) -> NewRun {
+        let claim = self.board().claim_early(&new.session_id, &new.run_id, &new.component, fresh);
+        let claim = claim.map(|(writer, lease)| match lease {
+            Some(lease) => Claim::Held(lease),
+            None => Claim::New { worker_id: writer.worker_id, registration: writer.registration },
+        });
+        NewRun { claim, ..new }
     }
 
     pub(super) fn new_run(
@@ -109,6 +111,7 @@ impl Service {
             idempotency: submit.idempotency,
             max_queue_depth: self.0.limits.max_queue_depth,
             refuse_if_busy: submit.refuse_if_busy,
+            max_running: self.0.limits.max_running,
             claim: None,
             at_ms: self.now_ms(),
         }
@@ -118,17 +121,21 @@ impl Service {
         &self,
         run_id: &RunId,
         outcome: AcceptOutcome,
-        claim: Option<Lease>,
+        claim: Option<Writer>,
+        is_limited: bool,
     ) -> Result<Submitted, DomainError> {
         match outcome {
             AcceptOutcome::Accepted { run, waiting_on, started } => {
                 self.tell_change(&run);
                 match (started, claim) {
-                    (Some(started), Some(lease)) => self.assign(*started, lease).await,
+                    (Some(started), Some(writer)) => {
+                        let lease = lease_of(&writer, started.epoch);
+                        self.assign(*started, lease).await;
+                    }
                     // A cancel was there before it.
                     _ if run.status.is_terminal() => self.0.metrics.ended(run.status),
-                    _ if waiting_on.is_none() => self.place(waiting(&run)).await,
-                    _ => {}
+                    _ if waiting_on.is_some() => {}
+                    _ => self.place_new(&run, is_limited).await,
                 }
                 Ok(Submitted { run: *run, replayed: false, waiting_on })
             }
@@ -229,6 +236,14 @@ fn check_files(files: &[NewFile]) -> Result<(), DomainError> {
         }
     }
     Ok(())
+}
+
+fn writer_of(claim: &Claim) -> Writer {
+    match claim {
+        Claim::Held(Lease { worker_id, registration, epoch: _ }) | Claim::New { worker_id, registration } => {
+            Writer { worker_id: worker_id.clone(), registration: registration.clone() }
+        }
+    }
 }
 
 /// A run as one that waits for a worker.

@@ -71,6 +71,7 @@ impl Service {
             }
             Ok(AppendOutcome::Fenced) => {
                 self.release_seat(&scope.session_id, &run_id, false);
+                self.place_waiting_in(&scope.session_id);
                 Appended::Fenced
             }
             Ok(AppendOutcome::Gap { next_index }) => {

@@ -1,17 +1,19 @@
-//! Who is connected, which session sits with whom, who waits for a slot. Pure: no time, no IO.
+//! Who is connected here, and which session sits with whom. Pure: no time, no IO.
 //!
-//! The board is only this replica's view. Nothing on it is a right: leases and epochs in the record decide.
+//! The board is only this replica's view. Nothing on it is a right: leases, epochs and slots in the record decide.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{Lease, Waiting};
+use cadre_store::workers::PlacedRun;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
 
 use super::scope::{RunScope, Writer};
-use super::seat::{IdleSeat, Link, Orphan, Queued, Retired, Seat, Stage, Step, WorkerEntry, is_of};
+use super::seat::{IdleSeat, Link, Orphan, Retired, Seat, Stage, Step, WorkerEntry, is_of};
 use crate::placement::Serves;
 
 /// The board.
@@ -23,41 +25,22 @@ pub struct Board {
     by_session: HashMap<SessionId, WorkerId>,
     seats: HashMap<SessionId, Seat>,
     running: HashMap<RunId, SessionId>,
-    slots: HashMap<ComponentRef, u32>,
-    slots_taken: u32,
-    max_running: u32,
-    backlog: BTreeMap<(u64, RunId), Queued>,
     next_link: u64,
     turns: u64,
 }
 
 impl Board {
-    /// An empty board with at most `max_running` slots; 0 means no limit.
+    /// Workers that are connected, and sessions that run or are about to.
     #[must_use]
-    pub fn new(max_running: u32) -> Self {
-        Self { max_running, ..Self::default() }
-    }
-
-    /// Workers that are connected, and slots taken.
-    #[must_use]
-    pub fn counts(&self) -> (usize, u32) {
-        (self.workers.values().filter(|worker| worker.link.is_some()).count(), self.slots_taken)
+    pub fn counts(&self) -> (usize, usize) {
+        let workers = self.workers.values().filter(|worker| worker.link.is_some()).count();
+        (workers, self.seats.values().filter(|seat| !matches!(seat.stage, Stage::Idle)).count())
     }
 
     /// Decides what happens to the head of a line and reserves what that takes.
-    pub fn claim(&mut self, waiting: &Waiting, max_sessions: Option<u32>) -> Step {
-        match self.seats.get(&waiting.session_id).map(|seat| &seat.stage) {
-            Some(Stage::Starting(_) | Stage::Running(_)) => return Step::Nothing,
-            Some(Stage::Wanted(_)) => {}
-            Some(Stage::Idle) | None => {
-                if !self.has_slot(&waiting.component, max_sessions) {
-                    let key = (waiting.created_at_ms, waiting.run_id.clone());
-                    self.backlog.insert(key, Queued { waiting: waiting.clone(), max_sessions });
-                    return Step::Queued;
-                }
-                self.backlog.remove(&(waiting.created_at_ms, waiting.run_id.clone()));
-                self.take_slot(&waiting.component);
-            }
+    pub fn claim(&mut self, waiting: &Waiting) -> Step {
+        if self.is_busy(&waiting.session_id) {
+            return Step::Nothing;
         }
         let worker = self.worker_for(&waiting.session_id);
         let seat = self.seat(&waiting.session_id, &waiting.component);
@@ -81,7 +64,6 @@ impl Board {
         session_id: &SessionId,
         run_id: &RunId,
         component: &ComponentRef,
-        max_sessions: Option<u32>,
         fresh: bool,
     ) -> Option<(Writer, Option<Lease>)> {
         let lease = match self.seats.get(session_id) {
@@ -89,7 +71,7 @@ impl Board {
             Some(_) => return None,
             None => None,
         };
-        if (lease.is_none() && !fresh) || !self.backlog.is_empty() || !self.has_slot(component, max_sessions) {
+        if lease.is_none() && !fresh {
             return None;
         }
         let writer = self.worker_for(session_id)?;
@@ -97,9 +79,29 @@ impl Board {
         if lease.is_none() && !fresh {
             return None;
         }
-        self.take_slot(component);
         self.seat(session_id, component).stage = Stage::Starting(run_id.clone());
         Some((writer, lease))
+    }
+
+    /// Reserves a session for a run that the record says a worker of this replica has. False when the board knows.
+    pub fn claim_placed(&mut self, run: &PlacedRun) -> bool {
+        if self.is_busy(&run.session_id) || !self.is_connected(&run.lease) {
+            return false;
+        }
+        self.seat(&run.session_id, &run.waiting.component).stage = Stage::Starting(run.waiting.run_id.clone());
+        true
+    }
+
+    /// Whether the session runs or is about to.
+    fn is_busy(&self, session_id: &SessionId) -> bool {
+        self.seats.get(session_id).is_some_and(|seat| matches!(seat.stage, Stage::Starting(_) | Stage::Running(_)))
+    }
+
+    /// Whether a worker is there that could take the session.
+    #[must_use]
+    pub fn has_worker_for(&self, session_id: &SessionId) -> bool {
+        let own = self.by_session.get(session_id);
+        own.into_iter().chain(&self.pool).any(|worker_id| self.available(worker_id).is_some())
     }
 
     /// A reserved start has happened: sends the assignment. False when that worker has gone meanwhile: the lease is to
@@ -125,22 +127,19 @@ impl Board {
         true
     }
 
-    /// A run goes on with the worker that had it before this server started.
+    /// A run goes on with the worker that had it before it dialled in here.
     pub fn adopt(&mut self, scope: Arc<RunScope>, lease: Lease) {
         if self.seats.get(&scope.session_id).is_some_and(|seat| !matches!(seat.stage, Stage::Idle | Stage::Wanted(_))) {
             return;
         }
         let (session_id, component) = (scope.session_id.clone(), scope.component.clone());
-        if !matches!(self.seats.get(&session_id).map(|seat| &seat.stage), Some(Stage::Wanted(_))) {
-            self.take_slot(&component);
-        }
         self.running.insert(scope.run_id.clone(), session_id.clone());
         let seat = self.seat(&session_id, &component);
         seat.lease = Some(lease);
         seat.stage = Stage::Running(scope);
     }
 
-    /// A reserved start came to nothing, or the run ended: frees the slot. Answers the seat if it is idle now.
+    /// A reserved start came to nothing, or the run ended: frees the seat. Answers it if it is idle now.
     /// `keep_lease` is false when the epoch has been spent.
     pub fn vacate(&mut self, session_id: &SessionId, run_id: &RunId, keep_lease: bool) -> Option<IdleSeat> {
         let of_run = self.seats.get(session_id).is_some_and(|seat| match &seat.stage {
@@ -150,8 +149,6 @@ impl Board {
             Stage::Running(scope) => scope.run_id == *run_id,
         });
         if !of_run {
-            // It has no slot; perhaps it waits for one.
-            self.backlog.retain(|(_, queued), _| queued != run_id);
             return None;
         }
         let seat = self.seats.get_mut(session_id)?;
@@ -163,30 +160,27 @@ impl Board {
             seat.lease = None;
         }
         seat.stage = Stage::Idle;
-        let component = seat.component.clone();
-        self.free_slot(&component);
         self.settle(session_id)
     }
 
-    /// The next run of the backlog that has a slot.
-    pub fn next_of_backlog(&mut self) -> Option<Waiting> {
-        let key = self
-            .backlog
-            .iter()
-            .find(|(_, queued)| self.has_slot(&queued.waiting.component, queued.max_sessions))
-            .map(|(key, _)| key.clone())?;
-        self.backlog.remove(&key).map(|queued| queued.waiting)
-    }
-
-    /// A worker is connected. Answers the number of its connection, and what an earlier process of it leaves.
+    /// A worker is connected; it gets runs once it is registered. Answers the number of its connection, and what an
+    /// earlier process of it leaves. An earlier connection of the same process is closed: of two, one may be dead, and
+    /// a worker that has lost the living one dials in again.
     pub fn connected(
         &mut self,
         writer: &Writer,
         serves: &Serves,
         control: UnboundedSender<ServerFrame>,
+        close: CancellationToken,
     ) -> (u64, Vec<Orphan>) {
-        let replaced = self.workers.get(&writer.worker_id).is_some_and(|old| old.registration != writer.registration);
-        let orphans = if replaced { self.remove(&writer.worker_id) } else { Vec::new() };
+        let orphans = match self.workers.get(&writer.worker_id) {
+            Some(old) if old.registration != writer.registration => self.remove(&writer.worker_id),
+            Some(WorkerEntry { link: Some(old), .. }) => {
+                old.close.cancel();
+                Vec::new()
+            }
+            Some(_) | None => Vec::new(),
+        };
         self.next_link += 1;
         let id = self.next_link;
         match serves {
@@ -199,14 +193,66 @@ impl Board {
         let entry = WorkerEntry {
             registration: writer.registration.clone(),
             serves: serves.clone(),
-            link: Some(Link { id, control }),
+            link: Some(Link { id, control, close }),
+            registered: false,
             draining: false,
         };
         self.workers.insert(writer.worker_id.clone(), entry);
         (id, orphans)
     }
 
-    /// Forgets a worker and answers what it leaves. Its runs keep their slots.
+    /// The record says that the worker is connected here. False when that connection is over.
+    pub fn registered(&mut self, writer: &Writer, link: u64) -> bool {
+        let entry = self.workers.get_mut(&writer.worker_id).filter(|entry| entry.registration == writer.registration);
+        match entry.filter(|entry| entry.link.as_ref().is_some_and(|open| open.id == link)) {
+            Some(entry) => {
+                entry.registered = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the record is known to say that the process is connected here.
+    #[must_use]
+    pub fn is_registered(&self, writer: &Writer) -> bool {
+        let entry = self.workers.get(&writer.worker_id).filter(|entry| entry.registration == writer.registration);
+        entry.is_some_and(|entry| entry.registered)
+    }
+
+    /// Workers that are connected here and of which the record was told.
+    #[must_use]
+    pub fn registered_workers(&self) -> Vec<(Writer, Serves)> {
+        let there = self.workers.iter().filter(|(_, entry)| entry.registered && entry.link.is_some());
+        there
+            .map(|(worker_id, entry)| {
+                let registration = entry.registration.clone();
+                (Writer { worker_id: worker_id.clone(), registration }, entry.serves.clone())
+            })
+            .collect()
+    }
+
+    /// The process of a worker that the board knows.
+    #[must_use]
+    pub fn process(&self, worker_id: &WorkerId) -> Option<Writer> {
+        let entry = self.workers.get(worker_id)?;
+        Some(Writer { worker_id: worker_id.clone(), registration: entry.registration.clone() })
+    }
+
+    /// Forgets a process that may still be connected; if so, it dials in again. None when another one has taken its
+    /// place: that one has nothing to do with it.
+    pub fn dismiss(&mut self, writer: &Writer) -> Option<Vec<Orphan>> {
+        let entry = self.workers.get(&writer.worker_id)?;
+        if entry.registration != writer.registration {
+            return None;
+        }
+        if let Some(link) = &entry.link {
+            link.close.cancel();
+        }
+        Some(self.remove(&writer.worker_id))
+    }
+
+    /// Forgets a worker and answers what it leaves.
     pub fn remove(&mut self, worker_id: &WorkerId) -> Vec<Orphan> {
         let Some(entry) = self.workers.remove(worker_id) else { return Vec::new() };
         self.pool.retain(|id| id != worker_id);
@@ -216,7 +262,9 @@ impl Board {
         let mut orphans = Vec::new();
         let turn = &mut self.turns;
         for (session_id, seat) in &mut self.seats {
-            let Some(lease) = seat.lease.take_if(|lease| lease.worker_id == *worker_id) else { continue };
+            if seat.lease.take_if(|lease| lease.worker_id == *worker_id).is_none() {
+                continue;
+            }
             *turn += 1;
             seat.turn = *turn;
             let waiting = match &seat.stage {
@@ -230,7 +278,7 @@ impl Board {
             if let Some(waiting) = &waiting {
                 seat.stage = Stage::Wanted(waiting.clone());
             }
-            orphans.push(Orphan { session_id: session_id.clone(), lease, waiting });
+            orphans.push(Orphan { session_id: session_id.clone(), waiting });
         }
         self.seats.retain(|_, seat| seat.lease.is_some() || !matches!(seat.stage, Stage::Idle));
         orphans
@@ -289,6 +337,18 @@ impl Board {
         self.wanted_of(&Serves::Any)
     }
 
+    /// Whether something of the session is on the board.
+    #[must_use]
+    pub fn knows(&self, session_id: &SessionId) -> bool {
+        self.seats.contains_key(session_id)
+    }
+
+    /// All runs that workers have.
+    #[must_use]
+    pub fn all_running(&self) -> Vec<RunId> {
+        self.running.keys().cloned().collect()
+    }
+
     /// The runs that a process should be executing.
     #[must_use]
     pub fn runs_of(&self, writer: &Writer) -> Vec<(Arc<RunScope>, Lease)> {
@@ -343,7 +403,7 @@ impl Board {
             self.draining(worker_id);
         }
         let seat = self.seats.remove(&idle.session_id)?;
-        Some(Retired { component: seat.component, lease: seat.lease, worker_id })
+        Some(Retired { component: seat.component, worker_id })
     }
 
     /// The worker could not be ended: it takes runs again, and is idle if none has come meanwhile.
@@ -353,10 +413,7 @@ impl Board {
             entry.draining = false;
         }
         self.by_session.insert(session_id.clone(), worker_id);
-        let seat = self.seat(session_id, &retired.component);
-        if matches!(seat.stage, Stage::Idle) {
-            seat.lease = retired.lease;
-        }
+        self.seat(session_id, &retired.component);
         self.settle(session_id)
     }
 
@@ -408,27 +465,8 @@ impl Board {
     }
 
     fn available(&self, worker_id: &WorkerId) -> Option<Writer> {
-        let entry = self.workers.get(worker_id).filter(|entry| entry.link.is_some() && !entry.draining)?;
+        let entry =
+            self.workers.get(worker_id).filter(|entry| entry.link.is_some() && entry.registered && !entry.draining)?;
         Some(Writer { worker_id: worker_id.clone(), registration: entry.registration.clone() })
-    }
-
-    fn has_slot(&self, component: &ComponentRef, max_sessions: Option<u32>) -> bool {
-        let free = self.max_running == 0 || self.slots_taken < self.max_running;
-        free && max_sessions.is_none_or(|most| self.slots.get(component).copied().unwrap_or_default() < most)
-    }
-
-    fn take_slot(&mut self, component: &ComponentRef) {
-        self.slots_taken += 1;
-        *self.slots.entry(component.clone()).or_default() += 1;
-    }
-
-    fn free_slot(&mut self, component: &ComponentRef) {
-        self.slots_taken = self.slots_taken.saturating_sub(1);
-        if let Some(taken) = self.slots.get_mut(component) {
-            *taken = taken.saturating_sub(1);
-            if *taken == 0 {
-                self.slots.remove(component);
-            }
-        }
     }
 }

@@ -2,9 +2,11 @@
 
 use cadre_protocol::ids::{Epoch, RunId, SessionId};
 use cadre_protocol::worker::ServerFrame;
-use cadre_store::rows::{CancelOutcome, Principal, RunRow};
+use cadre_store::rows::{CancelOutcome, Change, Principal, RunRow};
+use tokio_util::sync::CancellationToken;
 
 use super::place::cancelled;
+use super::service::Inner;
 use super::{DomainError, Service};
 
 /// What workers and clients read as the reason.
@@ -31,6 +33,7 @@ impl Service {
                 if let Some(next) = next {
                     self.place_next(next);
                 }
+                self.grant_soon(&run.component, None);
                 Ok(run)
             }
             CancelOutcome::Requested { session_id, epoch } => {
@@ -49,19 +52,50 @@ impl Service {
             board.running(run_id).filter(|(_, lease)| board.send(lease, frame)).map(|(scope, _)| scope)
         };
         let Some(scope) = told else {
+            if self.is_elsewhere(session_id).await {
+                self.0.store.tell(Change::Cancel(run_id.clone()));
+                self.end_unless_obeyed(run_id, CancellationToken::new());
+                return;
+            }
             tracing::info!(run_id = %run_id, session_id = %session_id, "cancelled run has no worker: ended here");
             self.end_run(run_id, cancelled(REASON)).await;
             return;
         };
-        let service = self.clone();
+        if scope.is_cancelled_first() {
+            self.end_unless_obeyed(run_id, scope.over.clone());
+        }
+    }
+
+    /// Another replica has been asked for the cancel of a run; if its worker is here, it is told.
+    pub(crate) fn cancel_here(&self, run_id: &RunId) {
+        let running = self.board().running(run_id);
+        if let Some((scope, lease)) = running
+            && scope.is_cancelled_first()
+        {
+            let (of, reason) = (run_id.clone(), REASON.to_owned());
+            // A worker that is away is told when it is back.
+            self.board().send(&lease, ServerFrame::Cancel { run_id: of, epoch: lease.epoch, reason });
+            self.end_unless_obeyed(run_id, scope.over.clone());
+        }
+    }
+
+    /// Ends a run that is still there after the time that its worker has to obey.
+    fn end_unless_obeyed(&self, run_id: &RunId, over: CancellationToken) {
+        let (service, run_id) = (self.clone(), run_id.clone());
         self.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(service.0.limits.obey_grace) => {
-                    service.end_run(&scope.run_id, cancelled(REASON)).await;
+                    service.end_run(&run_id, cancelled(REASON)).await;
                 }
-                () = scope.over.cancelled() => {}
+                () = over.cancelled() => {}
                 () = service.0.stopping.cancelled() => {}
             }
         });
+    }
+
+    /// Whether another live replica has the session's worker. Unknown means that it may.
+    async fn is_elsewhere(&self, session_id: &SessionId) -> bool {
+        let Inner { store, replica, limits, shared, .. } = &*self.0;
+        *shared && store.is_elsewhere(session_id, replica, limits.return_time).await.unwrap_or(true)
     }
 }

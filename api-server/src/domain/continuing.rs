@@ -9,7 +9,6 @@ use cadre_protocol::run::{RunInput, RunStatus};
 use cadre_store::branches::{Fork, ResumeOutcome, Resumption};
 use cadre_store::rows::{NewRun, Origin, Principal, RunDetail, RunRow};
 
-use super::accept::waiting;
 use super::boundary::{self, ContinueFrom};
 use super::{DomainError, Service, Submit, Submitted};
 
@@ -111,6 +110,7 @@ impl Service {
     async fn resume_run(&self, detail: &RunDetail, input: Option<String>) -> Result<Option<Continued>, DomainError> {
         let run = &detail.run;
         let (agent, revision) = self.resolve(&Submit::text(run.component.clone(), run.principal.clone(), "")).await?;
+        let is_limited = self.is_limited(&agent);
         let resumption = Resumption {
             run_id: run.run_id.clone(),
             of: detail.messages.len() as u64,
@@ -126,7 +126,7 @@ impl Service {
                 self.0.metrics.accepted(began.elapsed());
                 self.tell_change(&run);
                 if waiting_on.is_none() {
-                    self.place(waiting(&run)).await;
+                    self.place_new(&run, is_limited).await;
                 }
                 let after = run.next_index.checked_sub(1);
                 Ok(Some(Continued { submitted: Submitted { run: *run, replayed: false, waiting_on }, after }))
@@ -145,9 +145,9 @@ impl Service {
         user_id: Option<String>,
     ) -> Result<Option<Continued>, DomainError> {
         let new = self.successor(source, input.filter(|_| fork.regenerate.is_none()), user_id).await?;
-        let (run_id, began) = (new.run_id.clone(), Instant::now());
+        let (run_id, began, is_limited) = (new.run_id.clone(), Instant::now(), self.is_limited(&new.agent));
         let Some(outcome) = self.0.store.fork(new, fork).await? else { return Ok(None) };
-        let submitted = self.accepted(&run_id, outcome, None).await?;
+        let submitted = self.accepted(&run_id, outcome, None, is_limited).await?;
         self.0.metrics.accepted(began.elapsed());
         Ok(Some(Continued { submitted, after: None }))
     }

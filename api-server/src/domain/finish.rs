@@ -10,13 +10,11 @@ use cadre_store::rows::{EndedRun, Origin, RunRow, ServerEnd};
 
 use super::Service;
 use super::scope::RunScope;
-use super::service::{Change, now_ms};
-use crate::placement::Serves;
+use super::seat::Retired;
+use super::service::{Change, Inner, now_ms};
 
 /// What the engine gets to notice a deadline by itself.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
-/// Time until a worker that could not be ended is tried again.
-const RETIRE_AGAIN: Duration = Duration::from_secs(30);
 
 impl Service {
     /// A worker has ended its run: the record says so already.
@@ -26,16 +24,15 @@ impl Service {
         self.0.hub.end(&scope.run_id);
         self.trace(&scope.run_id);
         self.tell(scope.of_object.then_some(&scope.run_id));
-        match ended.next {
-            Some(next) => self.place_next(next),
-            None => {
-                if let Some(idle) = idle {
-                    let warm = Duration::from_secs(u64::from(scope.agent.warm_seconds));
-                    let _ = self.0.idle.send((warm, idle));
-                }
-            }
+        // Also when there is a next run: it may end before it begins, and a timer that is late does nothing.
+        if let Some(idle) = idle {
+            let warm = Duration::from_secs(u64::from(scope.agent.warm_seconds));
+            let _ = self.0.idle.send((warm, idle));
         }
-        self.pump();
+        if let Some(next) = ended.next {
+            self.place_next(next);
+        }
+        self.grant_soon(&scope.component, Some(&scope.agent));
     }
 
     /// Ends a run by the server's decision. Its worker, if it has one, is fenced.
@@ -60,10 +57,13 @@ impl Service {
         if let Some(next) = ended.next {
             self.place_next(next);
         }
+        if let Ok(Some(run)) = self.0.store.run(run_id).await {
+            self.grant_soon(&run.component, None);
+        }
     }
 
     /// Takes an ended run from the board; its epoch is spent.
-    async fn leave_worker(&self, run_id: &RunId) {
+    pub(crate) async fn leave_worker(&self, run_id: &RunId) {
         let running = self.board().running(run_id);
         if let Some((scope, lease)) = running {
             let fenced = ServerFrame::Fenced { run_id: run_id.clone(), epoch: scope.epoch };
@@ -108,30 +108,39 @@ impl Service {
     fn tell(&self, of_object: Option<&RunId>) {
         // Nobody may be listening.
         if let Some(run_id) = of_object {
+            self.0.store.tell(cadre_store::rows::Change::Status(run_id.clone()));
             let _ = self.0.changes.send(Change::Run(run_id.clone()));
         }
         let _ = self.0.changes.send(Change::Load);
     }
 
-    /// The session's worker is not needed any more.
+    /// The session's worker is not needed any more. The record knows best: a run may just have been accepted, and the
+    /// worker may be another replica's.
     pub(crate) async fn retire(&self, session_id: &SessionId, idle: &super::seat::IdleSeat) {
         let retired = self.board().retire(idle);
         let Some(retired) = retired else { return };
-        if let Err(error) = self.0.placement.retire(session_id, &retired.component).await {
+        let Inner { store, placement, replica, limits, .. } = &*self.0;
+        match store.retire(session_id, replica, limits.return_time).await {
+            Ok(true) => {}
+            Ok(false) => return self.keep(session_id, retired),
+            Err(error) => {
+                tracing::warn!(session_id = %session_id, category = error.category(), "worker can't be retired now");
+                return self.keep(session_id, retired);
+            }
+        }
+        if let Err(error) = placement.retire(session_id, &retired.component).await {
             tracing::warn!(session_id = %session_id, error = %error, "worker can't be retired now");
-            let waiting = self.board().wanted_of(&Serves::Session(session_id.clone()));
-            let idle = self.board().unretire(session_id, retired);
-            if let Some(idle) = idle {
-                let _ = self.0.idle.send((RETIRE_AGAIN, idle));
-            }
-            for waiting in waiting {
-                self.place_soon(waiting);
-            }
-            return;
+            self.keep(session_id, retired);
         }
-        if let Some(lease) = retired.lease {
-            self.release_lease(session_id, &lease).await;
+    }
+
+    /// A worker that was to be retired stays for a while, and takes what has come meanwhile.
+    fn keep(&self, session_id: &SessionId, retired: Retired) {
+        let idle = self.board().unretire(session_id, retired);
+        if let Some(idle) = idle {
+            let _ = self.0.idle.send((self.0.limits.retire_again, idle));
         }
+        self.place_waiting_in(session_id);
     }
 }
 

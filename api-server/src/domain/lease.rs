@@ -1,18 +1,24 @@
-//! Workers come and go: registration, reconnection, loss. A lease in the record decides who may write.
+//! Workers come: registration and reconnection. A lease in the record decides who may write.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId};
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::worker::{HeldRun, ServerFrame};
-use cadre_store::rows::Lease;
+use cadre_store::StoreError;
+use cadre_store::rows::{Change, Lease};
+use cadre_store::workers::{PlacedRun, WorkerRow};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
 
 use super::place::assignment;
 use super::scope::{RunScope, Writer};
-use super::seat::Orphan;
 use super::{DomainError, Service};
 use crate::placement::Serves;
+
+/// Pause before the record is told again of a worker.
+pub(crate) const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// A worker that has said hello and proven who it is.
 pub struct Arrival {
@@ -26,28 +32,141 @@ pub struct Arrival {
     pub held: Vec<HeldRun>,
     /// Frames to it that answer none of its own.
     pub control: UnboundedSender<ServerFrame>,
+    /// Ends its connection.
+    pub close: CancellationToken,
+}
+
+/// A worker on the board.
+struct Arrived {
+    writer: Writer,
+    serves: Serves,
+    component: Option<ComponentRef>,
+    link: u64,
 }
 
 impl Service {
     /// A worker is connected: it gets what is its own, loses what is not, and takes what waits. Answers the number of
     /// the connection.
     pub async fn connected(&self, arrival: Arrival) -> u64 {
-        let Arrival { writer, serves, component, held, control } = arrival;
-        let (link, orphans) = self.board().connected(&writer, &serves, control.clone());
+        let Arrival { writer, serves, component, held, control, close } = arrival;
+        let (link, orphans) = self.board().connected(&writer, &serves, control.clone(), close.clone());
         tracing::info!(worker_id = %writer.worker_id, runs = held.len(), "worker connected");
-        self.adopt_orphans(orphans).await;
-        self.reconcile(&writer, &held, &control).await;
-        let wanted = self.board().wanted_of(&serves);
-        for waiting in wanted {
-            self.place_soon(waiting);
+        for _ in orphans.iter().filter(|orphan| orphan.waiting.is_some()) {
+            self.0.metrics.replaced();
         }
-        if let (Serves::Session(session_id), Some(component)) = (&serves, component) {
-            let idle = self.board().rest(session_id, &component);
+        // Recorded before its runs are looked up: after that, nobody takes it for lost.
+        let recorded = self.0.store.register(&self.row(&writer, &serves)).await;
+        self.reconcile(&writer, &held, &control).await;
+        let arrived = Arrived { writer, serves, component, link };
+        match recorded {
+            Ok(()) => self.registered(&arrived).await,
+            Err(error) => {
+                let worker_id = &arrived.writer.worker_id;
+                tracing::warn!(worker_id = %worker_id, category = error.category(), "worker can't be registered now");
+                self.register_later(arrived, close);
+            }
+        }
+        link
+    }
+
+    fn row(&self, writer: &Writer, serves: &Serves) -> WorkerRow {
+        let session_id = match serves {
+            Serves::Session(session_id) => Some(session_id.clone()),
+            Serves::Any => None,
+        };
+        WorkerRow {
+            worker_id: writer.worker_id.clone(),
+            registration: writer.registration.clone(),
+            replica: self.0.replica.clone(),
+            session_id,
+        }
+    }
+
+    /// Records again which workers are connected here.
+    pub(crate) async fn register_again(&self) {
+        let connected = self.board().registered_workers();
+        for (writer, serves) in connected {
+            if let Err(error) = self.0.store.register(&self.row(&writer, &serves)).await {
+                tracing::warn!(category = error.category(), "workers can't be registered again now");
+                return;
+            }
+            self.record_isolation(&writer);
+        }
+    }
+
+    /// The record says that the worker is connected here; from now on it gets runs.
+    async fn registered(&self, arrived: &Arrived) {
+        let Arrived { writer, serves, component, link } = arrived;
+        if !self.board().registered(writer, *link) {
+            return;
+        }
+        self.0.store.tell(Change::Worker(writer.worker_id.clone()));
+        self.record_isolation(writer);
+        if let Err(error) = self.take_up(writer, serves).await {
+            tracing::warn!(worker_id = %writer.worker_id, category = error.category(), "runs wait for the next sweep");
+        }
+        if let (Serves::Session(session_id), Some(component)) = (serves, component) {
+            let idle = self.board().rest(session_id, component);
             if let Some(idle) = idle {
                 let _ = self.0.idle.send((self.0.limits.unused_wait, idle));
             }
         }
-        link
+    }
+
+    /// Tries again as long as the connection lasts.
+    fn register_later(&self, arrived: Arrived, close: CancellationToken) {
+        let service = self.clone();
+        self.spawn(async move {
+            loop {
+                tokio::select! {
+                    () = tokio::time::sleep(TELL_AGAIN) => {}
+                    () = close.cancelled() => return,
+                    () = service.0.stopping.cancelled() => return,
+                }
+                let row = service.row(&arrived.writer, &arrived.serves);
+                if service.0.store.register(&row).await.is_ok() {
+                    return service.registered(&arrived).await;
+                }
+            }
+        });
+    }
+
+    /// What the record has for a worker: runs whose assignment did not reach it, and those that wait.
+    async fn take_up(&self, writer: &Writer, serves: &Serves) -> Result<(), StoreError> {
+        for run in self.0.store.runs_of_worker(&writer.worker_id).await? {
+            self.look_after(run).await;
+        }
+        let wanted = self.board().wanted_of(serves);
+        for waiting in wanted {
+            self.place_soon(waiting);
+        }
+        match serves {
+            Serves::Session(session_id) => {
+                if let Some(waiting) = self.0.store.waiting_in(session_id).await? {
+                    self.place(waiting).await;
+                }
+            }
+            Serves::Any => self.0.sweep_now.notify_one(),
+        }
+        Ok(())
+    }
+
+    /// A run that the record says a worker of this replica has: assigned if the board does not know it, cancelled if it
+    /// should be.
+    pub(crate) async fn look_after(&self, run: PlacedRun) {
+        let run_id = &run.waiting.run_id;
+        if self.board().claim_placed(&run) {
+            match self.0.store.start(run_id, &run.lease, self.now_ms()).await {
+                Ok(Some(started)) => self.assign(started, run.lease).await,
+                Ok(None) => self.release_seat(&run.session_id, run_id, false),
+                Err(error) => {
+                    tracing::warn!(run_id = %run_id, category = error.category(), "run can't be assigned now");
+                    self.release_seat(&run.session_id, run_id, false);
+                }
+            }
+        } else if run.cancel_requested {
+            self.cancel_here(run_id);
+        }
     }
 
     /// Compares what the worker holds with what it should.
@@ -127,72 +246,9 @@ impl Service {
     ) -> Result<bool, DomainError> {
         Ok(self.0.store.lease(session_id).await? == Some(lease_of(writer, epoch)))
     }
-
-    /// A connection has ended. `gone` when its worker said that it goes, or was silent for too long: then nobody waits
-    /// for it to come back.
-    pub fn disconnected(&self, writer: Writer, link: u64, gone: bool) {
-        if !self.board().disconnected(&writer.worker_id, link) {
-            return;
-        }
-        tracing::info!(worker_id = %writer.worker_id, gone, "worker disconnected");
-        let service = self.clone();
-        self.spawn(async move {
-            if !gone {
-                tokio::select! {
-                    () = tokio::time::sleep(service.0.limits.reconnect_grace) => {}
-                    () = service.0.stopping.cancelled() => return,
-                }
-            }
-            service.lost_if_away(&writer).await;
-        });
-    }
-
-    /// The worker takes no further run.
-    pub fn drain(&self, worker_id: &WorkerId) {
-        self.board().draining(worker_id);
-    }
-
-    async fn lost_if_away(&self, writer: &Writer) {
-        let orphans = {
-            let mut board = self.board();
-            if !board.is_away(writer) {
-                return;
-            }
-            board.remove(&writer.worker_id)
-        };
-        self.lost(&writer.worker_id, orphans).await;
-    }
-
-    /// The maker of workers says that one has ended.
-    pub(crate) async fn worker_ended(&self, worker_id: &WorkerId) {
-        let orphans = self.board().remove(worker_id);
-        self.lost(worker_id, orphans).await;
-    }
-
-    async fn lost(&self, worker_id: &WorkerId, orphans: Vec<Orphan>) {
-        tracing::info!(worker_id = %worker_id, sessions = orphans.len(), "worker lost");
-        self.0.placement.lost(worker_id);
-        self.forget_isolation(worker_id.as_str());
-        self.adopt_orphans(orphans).await;
-        // Runs that were about to start with it ask again.
-        let wanted = self.board().wanted();
-        for waiting in wanted {
-            self.place_soon(waiting);
-        }
-    }
-
-    /// Frees the sessions of a lost process and has their runs placed again.
-    async fn adopt_orphans(&self, orphans: Vec<Orphan>) {
-        for Orphan { session_id, lease, waiting } in orphans {
-            self.release_lease(&session_id, &lease).await;
-            if let Some(waiting) = waiting {
-                self.0.metrics.replaced();
-                self.place_soon(waiting);
-            }
-        }
-    }
 }
 
-fn lease_of(writer: &Writer, epoch: Epoch) -> Lease {
+/// The right of a process under an epoch.
+pub(crate) fn lease_of(writer: &Writer, epoch: Epoch) -> Lease {
     Lease { worker_id: writer.worker_id.clone(), registration: writer.registration.clone(), epoch }
 }

@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::ids::{ComponentRef, RunId, SessionId};
 use cadre_protocol::run::{RunEnd, RunFailure};
 use cadre_protocol::worker::{Assignment, ServerFrame};
-use cadre_store::rows::{Lease, StartedRun, Waiting};
+use cadre_store::StoreError;
+use cadre_store::rows::{Change, Lease, StartedRun, Waiting};
 
 use super::Service;
-use super::accept::waiting;
+use super::lease::lease_of;
 use super::scope::{RunScope, Writer, deadline_ms};
 use super::seat::Step;
 use crate::placement::{PlacementError, Wanted};
@@ -20,40 +22,92 @@ impl Service {
         self.spawn(async move { service.place(waiting).await });
     }
 
-    /// Places a run by its id, if it still waits.
+    /// Places a run by its id, if it still waits for a worker.
     pub(crate) async fn place_run(&self, run_id: &RunId) {
-        match self.0.store.run(run_id).await {
-            Ok(Some(run)) if !run.status.is_terminal() => self.place(waiting(&run)).await,
-            Ok(_) => {}
+        match self.0.store.waiting_run(run_id).await {
+            Ok(Some(waiting)) => self.place(waiting).await,
+            Ok(None) => {}
             Err(error) => tracing::warn!(run_id = %run_id, category = error.category(), "run waits for the next sweep"),
         }
     }
 
     /// Gives the head of a line to a worker or asks for one. Doing it again changes nothing.
     pub(crate) async fn place(&self, waiting: Waiting) {
-        let max_sessions = self.max_sessions(&waiting.component);
-        let step = self.board().claim(&waiting, max_sessions);
+        let step = self.board().claim(&waiting);
         match step {
-            Step::Nothing | Step::Queued => {}
+            Step::Nothing => {}
             Step::Start(writer, lease) => self.start_run(&waiting, &writer, lease).await,
-            Step::Ensure => self.ensure(&waiting).await,
+            Step::Ensure => {
+                // Another replica may have the session's worker.
+                self.0.store.tell(Change::Waiting(waiting.run_id.clone()));
+                self.ensure(&waiting).await;
+            }
         }
+    }
+
+    /// Another replica says that a run waits: it is placed if a worker that could have it is here.
+    pub(crate) async fn place_if_here(&self, run_id: &RunId) {
+        match self.0.store.waiting_run(run_id).await {
+            Ok(Some(waiting)) if self.board().has_worker_for(&waiting.session_id) => self.place(waiting).await,
+            Ok(_) => {}
+            Err(error) => tracing::warn!(run_id = %run_id, category = error.category(), "run waits for the next sweep"),
+        }
+    }
+
+    /// Places what waits in a session, in the background: news of it may have come while the session was busy here.
+    pub(crate) fn place_waiting_in(&self, session_id: &SessionId) {
+        let (service, session_id) = (self.clone(), session_id.clone());
+        self.spawn(async move {
+            match service.0.store.waiting_in(&session_id).await {
+                Ok(Some(waiting)) => service.place(waiting).await,
+                Ok(None) => {}
+                Err(error) => tracing::warn!(category = error.category(), "a run may wait for the next sweep"),
+            }
+        });
+    }
+
+    /// Gives free slots to runs that wait for one, and places these. `component` is whose slot may have become free.
+    pub(crate) async fn grant(&self, component: Option<&ComponentRef>) -> Result<(), StoreError> {
+        for waiting in self.0.store.grant(component, self.0.limits.max_running).await? {
+            self.place_soon(waiting);
+        }
+        Ok(())
+    }
+
+    /// The same in the background, if runs of the component need slots.
+    pub(crate) fn grant_soon(&self, component: &ComponentRef, agent: Option<&AgentSnapshot>) {
+        let limited = |agent: &AgentSnapshot| agent.max_concurrent_sessions.is_some();
+        let is_limited = match agent {
+            Some(agent) => limited(agent),
+            None => self.agent(component).is_some_and(|agent| agent.snapshot().is_some_and(|agent| limited(agent))),
+        };
+        if self.0.limits.max_running == 0 && !is_limited {
+            return;
+        }
+        let (service, component) = (self.clone(), component.clone());
+        self.spawn(async move {
+            if let Err(error) = service.grant(Some(&component)).await {
+                tracing::warn!(category = error.category(), "slots are given with the next sweep");
+            }
+        });
     }
 
     async fn start_run(&self, waiting: &Waiting, writer: &Writer, lease: Option<Lease>) {
         let Waiting { run_id, session_id, .. } = waiting;
-        let started = async {
-            let lease = match lease {
-                Some(lease) => lease,
-                None => self.acquire(session_id, writer).await?,
-            };
-            let started = self.0.store.start(run_id, &lease, self.now_ms()).await?;
-            Ok::<_, super::DomainError>((started, lease))
+        let Writer { worker_id, registration } = writer;
+        let now = self.now_ms();
+        let started = match &lease {
+            Some(lease) => self.0.store.start(run_id, lease, now).await,
+            None => self.0.store.take(run_id, worker_id, registration, now).await,
         };
-        match started.await {
-            Ok((Some(started), lease)) => self.assign(started, lease).await,
-            // It has ended, or is not the head any more, or the lease is spent: whatever still waits is swept up.
-            Ok((None, _)) => self.release_seat(session_id, run_id, false),
+        match started {
+            Ok(Some(started)) => {
+                let lease = lease_of(writer, started.epoch);
+                self.assign(started, lease).await;
+            }
+            // It has ended, or is not the head any more, or another replica was faster, or the lease is spent: whatever
+            // still waits is swept up.
+            Ok(None) => self.release_seat(session_id, run_id, false),
             Err(error) => {
                 tracing::warn!(run_id = %run_id, error = %error, "run can't be started now");
                 self.release_seat(session_id, run_id, false);
@@ -62,8 +116,7 @@ impl Service {
         }
     }
 
-    /// Places a run when the database has had time to come back. No sweep finds a running one whose lost worker's lease
-    /// could not be released.
+    /// Places a run when the database has had time to come back.
     fn place_later(&self, waiting: Waiting) {
         let service = self.clone();
         self.spawn(async move {
@@ -97,10 +150,8 @@ impl Service {
 
     async fn ensure(&self, waiting: &Waiting) {
         let Waiting { run_id, session_id, component, .. } = waiting;
-        // The news that it waits may be old: no pod for a run that has ended.
-        if let Ok(Some(run)) = self.0.store.run(run_id).await
-            && run.status.is_terminal()
-        {
+        // The news that it waits may be old: no pod for a run that has ended, or runs elsewhere.
+        if let Ok(None) = self.0.store.waiting_run(run_id).await {
             self.release_seat(session_id, run_id, true);
             return;
         }
@@ -122,36 +173,18 @@ impl Service {
         }
     }
 
-    /// Frees a seat and gives its slot to those who wait for one.
+    /// Frees a seat.
     pub(crate) fn release_seat(&self, session_id: &SessionId, run_id: &RunId, keep_lease: bool) {
         let idle = self.board().vacate(session_id, run_id, keep_lease);
         if let Some(idle) = idle {
             let _ = self.0.idle.send((self.0.limits.unused_wait, idle));
         }
-        self.pump();
-    }
-
-    /// Places what waits for slots, as far as there are slots.
-    pub(crate) fn pump(&self) {
-        let Some(first) = self.board().next_of_backlog() else { return };
-        let service = self.clone();
-        self.spawn(async move {
-            let mut next = Some(first);
-            while let Some(waiting) = next {
-                service.place(waiting).await;
-                next = service.board().next_of_backlog();
-            }
-        });
     }
 
     pub(crate) async fn release_lease(&self, session_id: &SessionId, lease: &Lease) {
         if let Err(error) = self.0.store.release(session_id, lease).await {
             tracing::warn!(session_id = %session_id, category = error.category(), "lease can't be released now");
         }
-    }
-
-    fn max_sessions(&self, component: &ComponentRef) -> Option<u32> {
-        self.0.catalog.agent(component)?.snapshot()?.max_concurrent_sessions
     }
 }
 

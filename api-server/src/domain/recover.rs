@@ -1,9 +1,9 @@
-//! What nobody takes care of: after a restart, and whenever news were lost.
+//! What nobody takes care of: after the death of a replica, and whenever news were lost.
 
 use std::time::Duration;
 
 use cadre_protocol::run::RunStatus;
-use cadre_store::rows::{Change, RunFilter, RunRow, Waiting};
+use cadre_store::rows::Waiting;
 use futures::StreamExt;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -18,79 +18,84 @@ use crate::placement::PlacementEvent;
 
 /// Runs looked at in one go.
 const PAGE: u32 = 1000;
-/// How long workers that outlived the server may take to dial in.
-const RETURN_TIME: Duration = Duration::from_secs(15);
+/// Milliseconds for which a new run is left to the replica that has accepted it.
+const YOUNG_MS: u64 = 3_000;
 
 impl Service {
-    /// Runs that an earlier server had given to workers: those whose workers don't come back are placed again.
-    pub(crate) async fn recover(self) {
-        // What waits for no worker's return is placed at once.
-        if let Err(error) = self.sweep_once().await {
-            tracing::warn!(error = %error, "waiting runs can't be looked up now");
-        }
-        if self.0.placement.workers_survive() {
-            tokio::select! {
-                () = tokio::time::sleep(RETURN_TIME) => {}
-                () = self.0.stopping.cancelled() => return,
-            }
-        }
-        while let Err(error) = self.release_lost_leases().await {
-            tracing::warn!(error = %error, "running runs can't be looked up now");
-            tokio::select! {
-                () = tokio::time::sleep(self.0.limits.sweep_every) => {}
-                () = self.0.stopping.cancelled() => return,
-            }
-        }
-        if let Err(error) = self.sweep_once().await {
-            tracing::warn!(error = %error, "waiting runs can't be looked up now");
-        }
-    }
-
-    async fn release_lost_leases(&self) -> Result<(), DomainError> {
-        let mut offset = 0;
-        loop {
-            let filter =
-                RunFilter { status: Some(RunStatus::Running), offset, limit: u64::from(PAGE), ..RunFilter::default() };
-            let (runs, _) = self.0.store.list(filter).await?;
-            for run in &runs {
-                self.release_if_lost(run).await?;
-            }
-            if runs.len() < PAGE as usize {
-                return Ok(());
-            }
-            offset += u64::from(PAGE);
-        }
-    }
-
-    async fn release_if_lost(&self, run: &RunRow) -> Result<(), DomainError> {
-        if let Some(lease) = self.0.store.lease(&run.session_id).await?
-            && !self.board().is_connected(&lease)
-            && self.board().running(&run.run_id).is_none()
-        {
-            self.0.store.release(&run.session_id, &lease).await?;
-        }
-        Ok(())
-    }
-
-    /// Looks every few seconds for heads of lines that nobody places.
+    /// Looks every few seconds, or when news were lost, for what nobody takes care of.
     pub(crate) async fn sweep(self) {
         loop {
+            if let Err(error) = self.sweep_once().await {
+                tracing::warn!(error = %error, "what nobody takes care of can't be looked up now");
+            }
             tokio::select! {
                 () = tokio::time::sleep(self.0.limits.sweep_every) => {}
+                () = self.0.sweep_now.notified() => {}
                 () = self.0.stopping.cancelled() => return,
-            }
-            if let Err(error) = self.sweep_once().await {
-                tracing::warn!(error = %error, "waiting runs can't be looked up now");
             }
         }
     }
 
     pub(crate) async fn sweep_once(&self) -> Result<(), DomainError> {
-        for waiting in self.0.store.waiting(PAGE).await? {
-            if waiting.status == RunStatus::Running && self.end_if_due(&waiting).await? {
+        self.release_lost().await?;
+        self.grant(None).await?;
+        let waiting = self.0.store.waiting(PAGE).await?;
+        for run in &waiting {
+            if run.status == RunStatus::Running && self.end_if_due(run).await? {
                 continue;
             }
-            self.place(waiting).await;
+            if self.is_anothers(run) {
+                continue;
+            }
+            self.place(run.clone()).await;
+        }
+        self.forget_wanted(&waiting).await?;
+        self.compare().await
+    }
+
+    /// Frees the runs of workers that no replica has any more. Several replicas may do it at once.
+    async fn release_lost(&self) -> Result<(), DomainError> {
+        let Some(silence) = self.silence() else { return Ok(()) };
+        for run in self.0.store.release_lost(&self.0.replica, silence).await? {
+            tracing::info!(run_id = %run.waiting.run_id, worker_id = %run.lease.worker_id, "worker lost with its replica");
+            self.0.metrics.replaced();
+            self.0.placement.lost(&run.lease.worker_id);
+        }
+        Ok(())
+    }
+
+    /// A run that was accepted a moment ago by another replica, which asks for its worker: two that ask at once might
+    /// make two.
+    fn is_anothers(&self, waiting: &Waiting) -> bool {
+        let is_young = self.now_ms().saturating_sub(waiting.created_at_ms) < YOUNG_MS;
+        let board = self.board();
+        waiting.status == RunStatus::Pending
+            && is_young
+            && self.0.shared
+            && !board.knows(&waiting.session_id)
+            && !board.has_worker_for(&waiting.session_id)
+    }
+
+    /// Runs that wait here for a worker, but have one elsewhere or have ended.
+    async fn forget_wanted(&self, waiting: &[Waiting]) -> Result<(), DomainError> {
+        let wanted = self.board().wanted();
+        for run in wanted.iter().filter(|run| waiting.iter().all(|waiting| waiting.run_id != run.run_id)) {
+            if self.0.store.waiting_run(&run.run_id).await?.is_none() {
+                self.release_seat(&run.session_id, &run.run_id, true);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the board with the record: runs that a worker here should have and has not, and the other way round.
+    async fn compare(&self) -> Result<(), DomainError> {
+        let before = self.board().all_running();
+        let placed = self.0.store.runs_at(&self.0.replica).await?;
+        for run_id in before.iter().filter(|run_id| placed.iter().all(|run| run.waiting.run_id != **run_id)) {
+            self.leave_if_over(run_id).await;
+        }
+        for run in placed {
+            self.look_after(run).await;
         }
         Ok(())
     }
@@ -107,22 +112,6 @@ impl Service {
         };
         self.end_run(&run.run_id, end).await;
         Ok(true)
-    }
-
-    /// Passes on what other servers write to the same database.
-    pub(crate) async fn watch_record(self) {
-        let Some(mut changes) = self.0.store.changes() else { return };
-        loop {
-            let change = tokio::select! {
-                change = changes.recv() => change,
-                () = self.0.stopping.cancelled() => return,
-            };
-            match change {
-                Ok(Change::Run(run_id)) => self.0.hub.wake(&run_id),
-                Ok(Change::Missed) | Err(RecvError::Lagged(_)) => self.0.hub.wake_all(),
-                Err(RecvError::Closed) => return,
-            }
-        }
     }
 
     /// Takes note of workers that have ended.
@@ -154,8 +143,9 @@ impl Service {
                     None => return,
                 },
                 Some(expired) = due.next(), if !due.is_empty() => {
-                    let seat = expired.into_inner();
-                    self.retire(&seat.session_id, &seat).await;
+                    let (service, seat) = (self.clone(), expired.into_inner());
+                    // One that takes long must not hold up the others.
+                    self.spawn(async move { service.retire(&seat.session_id, &seat).await });
                 }
                 () = self.0.stopping.cancelled() => return,
             }

@@ -1,6 +1,7 @@
 //! A run while a worker has it: what every frame about it needs, without asking the record.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::event::EventContext;
@@ -43,6 +44,7 @@ pub struct RunScope {
     pub of_object: bool,
     /// Fires when the run has left its worker, whatever the reason.
     pub over: CancellationToken,
+    cancelled: AtomicBool,
 }
 
 impl RunScope {
@@ -61,7 +63,14 @@ impl RunScope {
             deadline_ms: deadline_ms(run),
             of_object: matches!(run.origin, Origin::RunObject { .. }),
             over: CancellationToken::new(),
+            cancelled: AtomicBool::new(false),
         }
+    }
+
+    /// Whether this is the first that is said of a cancel. The timer that it starts needs no second.
+    #[must_use]
+    pub fn is_cancelled_first(&self) -> bool {
+        !self.cancelled.swap(true, Ordering::AcqRel)
     }
 
     /// The run as one that needs another worker.

@@ -6,6 +6,7 @@ use cadre_protocol::ids::{ComponentRef, RunId, SessionId, WorkerId};
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{Lease, Waiting};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
 
 use super::scope::{RunScope, Writer};
 use crate::placement::Serves;
@@ -17,6 +18,8 @@ pub struct Link {
     pub id: u64,
     /// Its queue.
     pub control: UnboundedSender<ServerFrame>,
+    /// Ends it: the worker then dials in again.
+    pub close: CancellationToken,
 }
 
 /// A worker process of this replica.
@@ -25,10 +28,12 @@ pub(super) struct WorkerEntry {
     pub(super) registration: String,
     pub(super) serves: Serves,
     pub(super) link: Option<Link>,
+    /// The record says that it is connected here. Only then it gets runs.
+    pub(super) registered: bool,
     pub(super) draining: bool,
 }
 
-/// Where a session stands. All but `Idle` hold a slot.
+/// Where a session stands.
 #[derive(Debug)]
 pub(super) enum Stage {
     Idle,
@@ -47,20 +52,11 @@ pub(super) struct Seat {
     pub(super) turn: u64,
 }
 
-/// A run that waits for a slot.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) waiting: Waiting,
-    pub(super) max_sessions: Option<u32>,
-}
-
 /// What is to be done for a run that waits.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// It is being taken care of.
     Nothing,
-    /// It waits for a slot.
-    Queued,
     /// This worker is there.
     Start(Writer, Option<Lease>),
     /// A worker has to be asked for.
@@ -72,8 +68,6 @@ pub enum Step {
 pub struct Orphan {
     /// Its session.
     pub session_id: SessionId,
-    /// The lease to release.
-    pub lease: Lease,
     /// The run that needs another worker.
     pub waiting: Option<Waiting>,
 }
@@ -92,8 +86,6 @@ pub struct IdleSeat {
 pub struct Retired {
     /// Component of the session.
     pub component: ComponentRef,
-    /// The lease to release once the worker is gone.
-    pub lease: Option<Lease>,
     /// The worker, where it serves this session alone.
     pub(super) worker_id: Option<WorkerId>,
 }

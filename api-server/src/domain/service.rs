@@ -5,16 +5,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cadre_protocol::feed::IsolationReport;
-use cadre_protocol::ids::{ComponentRef, RunId};
+use cadre_protocol::ids::{ComponentRef, RunId, WorkerId};
 use cadre_store::Store;
 use cadre_store::rows::{Principal, QueueStats, RunDetail, RunFilter, RunRow};
-use tokio::sync::{broadcast, mpsc};
+use cadre_store::workers::ReplicaId;
+use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::DomainError;
 use super::board::Board;
 use super::hub::Hub;
+use super::replicas::Contact;
 use super::schema::SchemaState;
 use super::seat::IdleSeat;
 use super::upkeep::Retention;
@@ -39,7 +41,7 @@ pub enum Change {
 pub struct Limits {
     /// Most waiting runs over all agents; 0 means no limit.
     pub max_queue_depth: u32,
-    /// Most sessions that run at once on this server; 0 means no limit.
+    /// Most sessions that run at once over all replicas; 0 means no limit.
     pub max_running: u32,
     /// How long a submission waits for an agent that is not in the catalog yet.
     pub agent_wait: Duration,
@@ -49,6 +51,13 @@ pub struct Limits {
     pub unused_wait: Duration,
     /// Time between looks for runs that nobody takes care of.
     pub sweep_every: Duration,
+    /// Time until a worker that could not be ended is tried again.
+    pub retire_again: Duration,
+    /// How long a replica is not heard of until it counts as dead and its workers, which have not dialled in elsewhere, as
+    /// lost.
+    pub return_time: Duration,
+    /// Time between two signs of life of this replica.
+    pub beat_every: Duration,
     /// How long a run may take to obey a cancel or its deadline before the server ends it.
     pub obey_grace: Duration,
     /// How long things are kept.
@@ -58,12 +67,15 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_queue_depth: 10_000,
+            max_queue_depth: 1_000,
             max_running: 0,
             agent_wait: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(3),
             unused_wait: Duration::from_secs(60),
             sweep_every: Duration::from_secs(5),
+            retire_again: Duration::from_secs(30),
+            return_time: Duration::from_secs(15),
+            beat_every: Duration::from_secs(2),
             obey_grace: Duration::from_secs(10),
             retention: Retention::default(),
         }
@@ -97,13 +109,21 @@ pub(crate) struct Inner {
     pub(crate) traces: Traces,
     pub(crate) hub: Hub,
     pub(crate) schema: SchemaState,
+    /// This process, in the record.
+    pub(crate) replica: ReplicaId,
+    /// Whether there may be others.
+    pub(crate) shared: bool,
+    /// Since when this replica has been in touch with the record.
+    pub(crate) contact: Mutex<Contact>,
+    /// Wakes the sweep.
+    pub(crate) sweep_now: Notify,
     pub(crate) stopping: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) changes: broadcast::Sender<Change>,
     pub(crate) idle: mpsc::UnboundedSender<(Duration, IdleSeat)>,
     idle_receiver: Mutex<Option<mpsc::UnboundedReceiver<(Duration, IdleSeat)>>>,
     board: Mutex<Board>,
-    isolation: Mutex<BTreeMap<(String, String), IsolationReport>>,
+    pub(crate) isolation: Mutex<BTreeMap<WorkerId, IsolationReport>>,
     default_namespace: String,
 }
 
@@ -117,9 +137,7 @@ impl Service {
     pub fn new(parts: Parts) -> Self {
         let Parts { store, catalog, placement, limits, default_namespace, metrics, traces } = parts;
         let (idle, idle_receiver) = mpsc::unbounded_channel();
-        let board = Mutex::new(Board::new(limits.max_running));
         Self(Arc::new(Inner {
-            store,
             catalog,
             placement,
             limits,
@@ -127,12 +145,17 @@ impl Service {
             traces,
             hub: Hub::default(),
             schema: SchemaState::default(),
+            replica: ReplicaId::generate(),
+            shared: store.changes().is_some(),
+            store,
+            contact: Mutex::default(),
+            sweep_now: Notify::new(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
             changes: broadcast::Sender::new(1024),
             idle,
             idle_receiver: Mutex::new(Some(idle_receiver)),
-            board,
+            board: Mutex::default(),
             isolation: Mutex::default(),
             default_namespace,
         }))
@@ -142,7 +165,7 @@ impl Service {
     pub fn start(&self) {
         let receiver = self.0.idle_receiver.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(receiver) = receiver else { return };
-        self.spawn(self.clone().recover());
+        self.spawn(self.clone().show_life());
         self.spawn(self.clone().sweep());
         self.spawn(self.clone().watch_record());
         self.spawn(self.clone().watch_placement());
@@ -183,31 +206,8 @@ impl Service {
 
     /// Connected workers and running sessions of this replica.
     #[must_use]
-    pub fn worker_counts(&self) -> (usize, u32) {
+    pub fn worker_counts(&self) -> (usize, usize) {
         self.board().counts()
-    }
-
-    /// Takes note of what an engine says of its network.
-    pub fn report_isolation(&self, report: IsolationReport) {
-        let key = (report.namespace.clone(), report.sandbox.clone());
-        let mut known = self.0.isolation.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.get(&key) != Some(&report) {
-            known.insert(key, report.clone());
-            let _ = self.0.changes.send(Change::Isolation(report));
-        }
-    }
-
-    /// What engines have said of their networks.
-    #[must_use]
-    pub fn isolation(&self) -> Vec<IsolationReport> {
-        self.0.isolation.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
-    }
-
-    pub(crate) fn forget_isolation(&self, worker_id: &str) {
-        if let Some((namespace, sandbox)) = worker_id.split_once('/') {
-            let key = (namespace.to_owned(), sandbox.to_owned());
-            self.0.isolation.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-        }
     }
 
     pub(crate) fn board(&self) -> MutexGuard<'_, Board> {

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use cadre_gateway::Gateway;
-use cadre_protocol::feed::{AgentReport, CredentialReport, FeedItem};
+use cadre_protocol::feed::{AgentReport, CredentialReport, FeedItem, IsolationReport};
 use cadre_protocol::ids::RunId;
 use cadre_store::rows::{RunFilter, RunRow};
 use futures::Stream;
@@ -56,6 +56,7 @@ pub async fn follow(State(state): State<WorkerState>, Extension(caller): Extensi
 struct Told {
     credentials: HashMap<(String, String), CredentialReport>,
     agents: HashMap<(String, String), AgentReport>,
+    isolation: HashMap<(String, String), IsolationReport>,
 }
 
 fn lines(feed: Feed) -> impl Stream<Item = Result<Bytes, DomainError>> + Send + 'static {
@@ -76,7 +77,7 @@ fn lines(feed: Feed) -> impl Stream<Item = Result<Bytes, DomainError>> + Send + 
         }
         let mut first = feed.credentials(&mut told).await;
         first.extend(feed.agents(&mut told).await?);
-        first.extend(feed.service.isolation().into_iter().map(FeedItem::Isolation));
+        first.extend(feed.isolation(&mut told).await?);
         first.push(FeedItem::Synced {});
         yield encode(&first);
 
@@ -104,10 +105,17 @@ fn lines(feed: Feed) -> impl Stream<Item = Result<Bytes, DomainError>> + Send + 
                     items
                 }
                 News::Load => {
+                    // A record that is away is asked again with the next look.
                     load_changed = false;
-                    feed.agents(&mut told).await?
+                    feed.agents(&mut told).await.unwrap_or_default()
                 }
-                News::Credentials => feed.credentials(&mut told).await,
+                News::Credentials => {
+                    // What happens at other replicas is told late, or never: it is looked up.
+                    load_changed = true;
+                    let mut items = feed.credentials(&mut told).await;
+                    items.extend(feed.isolation(&mut told).await.unwrap_or_default());
+                    items
+                }
                 News::Nothing => vec![FeedItem::KeepAlive {}],
             };
             if !items.is_empty() {
@@ -186,6 +194,17 @@ impl Feed {
             told.agents.insert(key, load.clone()).as_ref() != Some(load)
         });
         Ok(news.map(FeedItem::Agent).collect())
+    }
+
+    async fn isolation(&self, told: &mut Told) -> Result<Vec<FeedItem>, DomainError> {
+        let reports = self.service.isolation().await?;
+        let key = |report: &IsolationReport| (report.namespace.clone(), report.sandbox.clone());
+        let there: HashSet<_> = reports.iter().map(key).collect();
+        told.isolation.retain(|known, _| there.contains(known));
+        let news = reports
+            .into_iter()
+            .filter(|report| told.isolation.insert(key(report), report.clone()).as_ref() != Some(report));
+        Ok(news.map(FeedItem::Isolation).collect())
     }
 
     async fn credentials(&self, told: &mut Told) -> Vec<FeedItem> {

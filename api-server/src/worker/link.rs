@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket};
-use cadre_protocol::feed::IsolationReport;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::journal::Batch;
 use cadre_protocol::worker::{HEARTBEAT_SECONDS, Hello, MISSED_HEARTBEATS, ServerFrame, VERSION, WorkerFrame};
@@ -62,7 +61,8 @@ pub async fn serve(port: WorkerPort, caller: Caller, socket: WebSocket) {
     let _ends_with_us = connection.clone().drop_guard();
     port.service.spawn(write(sink, frames, control_frames, connection.clone()));
 
-    let arrival = Arrival { writer: writer.clone(), serves, component, held: hello.runs, control };
+    let close = connection.clone();
+    let arrival = Arrival { writer: writer.clone(), serves, component, held: hello.runs, control, close };
     let link = port.service.connected(arrival).await;
     let calls = Calls::new(port.clone(), writer.clone(), out.clone(), connection.clone());
     let mut reader = Reader { port: &port, writer: &writer, out, calls, appenders: HashMap::new(), draining: false };
@@ -182,14 +182,8 @@ impl Reader<'_> {
     }
 
     fn isolation(&self, isolated: bool, detail: String) {
-        let Some((namespace, sandbox)) = self.writer.worker_id.as_str().split_once('/') else { return };
         let detail = detail.chars().filter(|c| !c.is_control()).take(500).collect();
-        self.port.service.report_isolation(IsolationReport {
-            namespace: namespace.to_owned(),
-            sandbox: sandbox.to_owned(),
-            isolated,
-            detail,
-        });
+        self.port.service.report_isolation(self.writer, isolated, detail);
     }
 }
 

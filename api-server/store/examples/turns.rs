@@ -12,7 +12,7 @@ mod fixtures;
 use std::time::{Duration, Instant};
 
 use cadre_protocol::message::Role;
-use cadre_store::rows::NewRun;
+use cadre_store::rows::{Claim, NewRun};
 use cadre_store::sqlite::{Durability, SqliteStore};
 use cadre_store::traits::{Journal as _, Schema as _};
 use fixtures::{accepted, append, completed, lease, message, model_call, new_run, now, text};
@@ -50,7 +50,7 @@ fn median(times: &[Duration]) -> Duration {
 async fn turn(store: &SqliteStore) {
     let lease = lease(store, "s", "w").await;
     let epoch = lease.epoch;
-    let (run, _, started) = accepted(store, NewRun { claim: Some(lease), ..new_run("s") }).await;
+    let (run, _, started) = accepted(store, NewRun { claim: Some(Claim::Held(lease)), ..new_run("s") }).await;
     assert!(started.is_some());
     append(store, "s", &run.run_id, epoch, 0, vec![message(Role::User, "q"), text("one")]).await;
     store.model_call(model_call(&run.run_id, now(), Some(1))).await.unwrap();

@@ -281,6 +281,21 @@ pub trait Db {
         Ok(())
     }
 
+    /// The same for a worker's row.
+    fn lock_worker(&mut self, _worker_id: &str) -> Result<(), DbError> {
+        Ok(())
+    }
+
+    /// Keeps others from giving slots until the transaction ends. Called before any other lock of the transaction.
+    fn lock_slots(&mut self) -> Result<(), DbError> {
+        Ok(())
+    }
+
+    /// The database's time, in Unix milliseconds.
+    fn now_ms(&mut self) -> Result<u64, DbError> {
+        Ok(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())
+    }
+
     /// Notes that a run has new events, for other replicas. They are told after the commit.
     fn note_change(&mut self, _run_id: &str) {}
 

@@ -4,7 +4,8 @@
 //! SQL. Every write that a user was told of is committed before its call returns. Writes are grouped: callers that wait
 //! at the same time share one commit. Must not know HTTP, Kubernetes or a model provider.
 //!
-//! From the outside in: [`traits`], [`branches`] and [`rows`] are what callers see; `engine` brings operations to a database and
+//! From the outside in: [`traits`], [`branches`], [`workers`] and [`rows`] are what callers see; `engine` brings operations to
+//! a database and
 //! groups them; `ops` are the operations, written once; [`sqlite`] and [`postgres`] are
 //! databases.
 
@@ -17,6 +18,7 @@ pub mod postgres;
 pub mod rows;
 pub mod sqlite;
 pub mod traits;
+pub mod workers;
 
 pub use error::StoreError;
 pub use traits::Store;

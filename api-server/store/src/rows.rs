@@ -75,10 +75,26 @@ pub struct NewRun {
     pub max_queue_depth: u32,
     /// Whether to answer [`AcceptOutcome::SessionBusy`] instead of queueing behind a run in flight.
     pub refuse_if_busy: bool,
-    /// If given and the run is the head of its line and this is the session's lease: start it in the same commit.
-    pub claim: Option<Lease>,
+    /// Most sessions of all agents that run at once; 0 means no limit.
+    pub max_running: u32,
+    /// If given, the run is the head of its line and there is a slot for it: start it in the same commit.
+    pub claim: Option<Claim>,
     /// Now, Unix milliseconds.
     pub at_ms: u64,
+}
+
+/// The worker process that a run is accepted for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claim {
+    /// It has this lease. If that is the session's no more, the run waits.
+    Held(Lease),
+    /// It gets the lease of the session, which is new.
+    New {
+        /// Worker.
+        worker_id: WorkerId,
+        /// The process.
+        registration: String,
+    },
 }
 
 /// What came of an acceptance.
@@ -441,11 +457,19 @@ pub struct BlobKey {
     pub digest: BlobDigest,
 }
 
-/// News of what another replica has written.
+/// News of what another replica has written or knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// The run has new events; perhaps it has ended.
     Run(RunId),
+    /// The run waits for a worker that may be connected here.
+    Waiting(RunId),
+    /// The run is to be cancelled; its worker may be connected here.
+    Cancel(RunId),
+    /// A Run object's run has another status.
+    Status(RunId),
+    /// The worker has dialled in elsewhere.
+    Worker(WorkerId),
     /// News may have been lost: anything may have changed.
     Missed,
 }

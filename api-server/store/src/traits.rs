@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use cadre_protocol::event::EventContext;
-use cadre_protocol::ids::{Epoch, RunId, SessionId, WorkerId};
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::Batch;
 
 use crate::branches::Branches;
@@ -15,6 +15,7 @@ use crate::rows::{
     ModelCallFact, ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow,
     StartedRun, Waiting,
 };
+use crate::workers::Workers;
 
 /// Acceptance, the line of a session, and the end of runs.
 #[async_trait]
@@ -25,6 +26,20 @@ pub trait Runs: Send + Sync {
     /// Starts the head of a session's line under a lease, or starts it again after its worker was lost.
     /// None when the lease is not the session's newest, the run is not the head, or it has ended.
     async fn start(&self, run_id: &RunId, lease: &Lease, at_ms: u64) -> Result<Option<StartedRun>, StoreError>;
+
+    /// The same for a worker process without a lease: it gets the session's in the same commit. None also when another
+    /// process is executing the run: of several that try at once, one gets it.
+    async fn take(
+        &self,
+        run_id: &RunId,
+        worker_id: &WorkerId,
+        registration: &str,
+        at_ms: u64,
+    ) -> Result<Option<StartedRun>, StoreError>;
+
+    /// Gives free slots to the oldest heads of lines that wait for one, of one component or of all, and answers those.
+    /// `max_running` is the most of all components; 0 means no limit.
+    async fn grant(&self, component: Option<&ComponentRef>, max_running: u32) -> Result<Vec<Waiting>, StoreError>;
 
     /// Asks for a cancel. `principal` limits it to its own runs.
     async fn cancel(
@@ -48,8 +63,15 @@ pub trait Runs: Send + Sync {
     /// appends the final event. None when it had ended.
     async fn end(&self, end: ServerEnd) -> Result<Option<(EndedRun, Option<EventChunk>)>, StoreError>;
 
-    /// Heads of lines without a connected worker: PENDING ones, and RUNNING ones whose lease was released.
+    /// Heads of lines without a connected worker: PENDING ones that need no slot or have one, and RUNNING ones whose lease
+    /// was released.
     async fn waiting(&self, limit: u32) -> Result<Vec<Waiting>, StoreError>;
+
+    /// The run, if it is one of those.
+    async fn waiting_run(&self, run_id: &RunId) -> Result<Option<Waiting>, StoreError>;
+
+    /// The one of a session.
+    async fn waiting_in(&self, session_id: &SessionId) -> Result<Option<Waiting>, StoreError>;
 
     /// The run.
     async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError>;
@@ -206,11 +228,20 @@ pub trait Schema: Send + Sync {
 
 /// News from other replicas.
 pub trait Changes: Send + Sync {
-    /// Runs that other replicas write to, from now on, told after the commit. News may be lost with a connection: readers
+    /// What other replicas write and tell from now on, told after the commit. News may be lost with a connection: readers
     /// that hear nothing look at the record after a while. None when the database serves one process only.
     fn changes(&self) -> Option<tokio::sync::broadcast::Receiver<Change>>;
+
+    /// Tells the other replicas. It may get lost on the way.
+    fn tell(&self, change: Change);
 }
 
 /// All of it.
-pub trait Store: Runs + Branches + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema {}
-impl<T: Runs + Branches + Journal + Leases + Sessions + Jobs + Upkeep + Blobs + Changes + Schema> Store for T {}
+pub trait Store:
+    Runs + Branches + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema
+{
+}
+impl<T: Runs + Branches + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema> Store
+    for T
+{
+}

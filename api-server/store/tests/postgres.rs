@@ -192,7 +192,8 @@ async fn replicas_hear_of_each_others_writes() {
     write().await;
     hears(&mut of_other).await;
     while let Ok(change) = of_writer.try_recv() {
-        assert_eq!(change, Change::Missed, "nobody hears of its own writes");
+        // Other tests write to the same database.
+        assert_ne!(change, Change::Run(run_id.clone()), "nobody hears of its own writes");
     }
 }
 

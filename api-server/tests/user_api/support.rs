@@ -273,7 +273,9 @@ impl Placement for Nothing {
 async fn connect(service: &Service, released: watch::Receiver<bool>) {
     let writer = Writer { worker_id: WorkerId::new("local/1").unwrap(), registration: "r1".to_owned() };
     let (control, mut frames) = mpsc::unbounded_channel();
-    let arrival = Arrival { writer: writer.clone(), serves: Serves::Any, component: None, held: Vec::new(), control };
+    let close = CancellationToken::new();
+    let arrival =
+        Arrival { writer: writer.clone(), serves: Serves::Any, component: None, held: Vec::new(), control, close };
     service.connected(arrival).await;
     let service = service.clone();
     tokio::spawn(async move {

@@ -187,3 +187,44 @@ async fn nobody_writes_under_an_epoch_that_was_never_given() {
     worker.fenced(&run_id).await;
     worker.finish(&assignment).await;
 }
+
+#[tokio::test]
+async fn idle_workers_that_outlive_the_server_are_retired() {
+    let store = memory().await;
+    let sessions: Vec<String> = (0..6).map(|number| format!("s{number}")).collect();
+    {
+        let rig = replica(store.clone(), limits()).await;
+        for session in &sessions {
+            let mut worker = rig.worker(&format!("of-{session}")).await;
+            rig.submit("helper", Some(session)).await;
+            let assignment = worker.assignment().await;
+            worker.finish(&assignment).await;
+        }
+        rig.service.stop().await;
+    }
+    let rig = replica(store, limits()).await;
+    let mut workers = Vec::new();
+    for (number, session) in sessions.iter().enumerate() {
+        // Some dial twice, because the server is slow to answer at its start.
+        for _ in 0..=number % 2 {
+            workers.push(Worker::connect(&rig, &format!("of-{session}"), "first", Vec::new()).await.unwrap());
+        }
+    }
+    let all_are = || sessions.iter().all(|id| rig.notes.retired.lock().unwrap().iter().any(|one| one.as_str() == id));
+    until("all are retired", all_are).await;
+}
+
+#[tokio::test]
+async fn of_two_connections_of_a_worker_the_newer_counts_and_the_other_is_closed() {
+    let rig = rig().await;
+    let mut first = rig.worker("of-s").await;
+    let second = rig.worker("of-s").await;
+    assert!(first.next().await.is_none());
+    // The newer one may be the dead one. The worker knows which it has, and dials again.
+    second.vanish().await;
+    let mut third = rig.worker("of-s").await;
+    let run_id = rig.submit("helper", Some("s")).await.run.run_id;
+    let assignment = third.assignment().await;
+    assert_eq!(assignment.run_id, run_id);
+    third.finish(&assignment).await;
+}

@@ -167,10 +167,19 @@ pub async fn rig_with(store: Arc<dyn Store>, limits: Limits) -> Rig {
 }
 
 pub async fn rig_of(manifests: &str, store: Arc<dyn Store>, limits: Limits) -> Rig {
-    rig_traced(manifests, store, limits, Traces::default()).await
+    rig_made(manifests, store, limits, Traces::default(), false).await
 }
 
 pub async fn rig_traced(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces: Traces) -> Rig {
+    rig_made(manifests, store, limits, traces, false).await
+}
+
+/// A server whose workers outlive it, as those of a cluster do.
+pub async fn replica(store: Arc<dyn Store>, limits: Limits) -> Rig {
+    rig_made(MANIFESTS, store, limits, Traces::default(), true).await
+}
+
+async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces: Traces, survive: bool) -> Rig {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("all.yaml"), manifests).unwrap();
     let catalog = FolderCatalog::open(folder.path(), "default").unwrap();
@@ -181,7 +190,7 @@ pub async fn rig_traced(manifests: &str, store: Arc<dyn Store>, limits: Limits, 
         retired: Mutex::default(),
         lost: Mutex::default(),
         events: broadcast::Sender::new(16),
-        survive: false,
+        survive,
     });
     let auth = LocalAuth::generate();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -52,7 +52,9 @@ create table runs (
     forked_from_run_id text,
     forked_from_message_index bigint,
     forked_from_session_id text,
-    regenerated_from   text
+    regenerated_from   text,
+    max_sessions       bigint,
+    slot               bigint
 );
 create unique index runs_line on runs (session_id, seq);
 create index runs_line_open on runs (session_id, seq) where finished_at_ms is null;
@@ -60,6 +62,8 @@ create index runs_open on runs (status, namespace, name, kind, created_at_ms) wh
 create index runs_finished on runs (namespace, name, kind, finished_at_ms, status) where finished_at_ms is not null;
 create index runs_created on runs (created_at_ms);
 create index runs_principal on runs (principal, created_at_ms);
+create index runs_slots on runs (slot, namespace, name, kind, created_at_ms)
+    where slot is not null and finished_at_ms is null;
 create unique index runs_object on runs (namespace, object_uid) where object_uid is not null;
 
 create table events (
@@ -135,6 +139,21 @@ create table session_leases (
     connected    bigint not null,
     at_ms        bigint not null
 );
+
+create table replicas (
+    replica_id text   not null primary key,
+    seen_at_ms bigint not null
+);
+
+create table workers (
+    worker_id    text   not null primary key,
+    registration text   not null,
+    replica_id   text   not null,
+    session_id   text,
+    isolated     bigint,
+    detail       text
+);
+create index workers_session on workers (session_id);
 
 create table idempotency_keys (
     principal     text   not null,

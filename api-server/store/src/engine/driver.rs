@@ -65,4 +65,7 @@ pub trait Driver: Send + Sync + 'static {
     fn changes(&self) -> Option<broadcast::Receiver<Change>> {
         None
     }
+
+    /// Tells the other replicas, if there can be any.
+    fn tell(&self, _change: &Change) {}
 }

@@ -16,12 +16,17 @@ pub trait Job: Send {
     /// Operations with the same number keep their order; others may be sorted by it, so that replicas lock rows in one
     /// order.
     fn order(&self) -> u64;
+    /// Whether it gives slots.
+    fn gives_slots(&self) -> bool {
+        false
+    }
 }
 
 /// An operation that somebody waits for.
 pub struct Urgent<T, F> {
     op: F,
     order: u64,
+    gives_slots: bool,
     value: Option<T>,
     reply: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -30,7 +35,12 @@ impl<T, F> Urgent<T, F> {
     /// The operation, and where its answer comes out.
     pub fn new(order: u64, op: F) -> (Self, oneshot::Receiver<Result<T, StoreError>>) {
         let (reply, answer) = oneshot::channel();
-        (Self { op, order, value: None, reply }, answer)
+        (Self { op, order, gives_slots: false, value: None, reply }, answer)
+    }
+
+    /// The same, for an operation that gives slots.
+    pub fn giving_slots(self) -> Self {
+        Self { gives_slots: true, ..self }
     }
 }
 
@@ -61,6 +71,10 @@ where
 
     fn order(&self) -> u64 {
         self.order
+    }
+
+    fn gives_slots(&self) -> bool {
+        self.gives_slots
     }
 }
 

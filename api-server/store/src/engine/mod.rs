@@ -12,4 +12,5 @@ mod store_journal;
 mod store_runs;
 mod store_sessions;
 mod store_upkeep;
+mod store_workers;
 pub mod writer;

@@ -136,7 +136,7 @@ impl<D: Driver> Leases for SqlStore<D> {
 
     async fn release(&self, session_id: &SessionId, lease: &Lease) -> Result<(), StoreError> {
         let (session, lease) = (session_id.clone(), lease.clone());
-        self.write(session_id, move |db| leases::release(db, &session, &lease)).await
+        self.write(session_id, move |db| leases::release(db, &session, &lease).map(drop)).await
     }
 }
 
@@ -160,6 +160,10 @@ impl<D: Driver> Blobs for SqlStore<D> {
 impl<D: Driver> Changes for SqlStore<D> {
     fn changes(&self) -> Option<broadcast::Receiver<Change>> {
         self.driver.changes()
+    }
+
+    fn tell(&self, change: Change) {
+        self.driver.tell(&change);
     }
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use cadre_protocol::ids::RunId;
+use cadre_protocol::ids::{ComponentRef, RunId, SessionId, WorkerId};
 
 use crate::engine::driver::Driver;
-use crate::engine::store::SqlStore;
+use crate::engine::store::{self, SqlStore};
 use crate::error::StoreError;
 use crate::ops::accept::{self, Accept};
-use crate::ops::{cancel, intents, models, queries, start};
+use crate::ops::{cancel, intents, models, queries, slots, start};
 use crate::rows::{
     AcceptOutcome, AgentLoad, CancelOutcome, EndedRun, EventChunk, Lease, ModelCallFact, NewRun, Principal, QueueStats,
     RunDetail, RunFilter, RunRow, ServerEnd, StartedRun, Waiting,
@@ -23,11 +23,13 @@ impl<D: Driver> Runs for SqlStore<D> {
         let run_id = run.run_id.clone();
         let prepared = Accept::prepare(run, &self.snapshots)?;
         let snapshots = Arc::clone(&self.snapshots);
+        let (gives_slot, order) = (prepared.may_take_slot(), store::order(&session_id));
         let op = move |db: &mut dyn crate::db::Db| match prepared.run().chosen_id {
             true => intents::accept(db, &snapshots, &prepared),
             false => accept::accept(db, &prepared, false),
         };
-        let outcome = self.write(&session_id, op).await?;
+        let writer = self.writer(order)?;
+        let outcome = if gives_slot { writer.write_slots(order, op).await } else { writer.write(order, op).await }?;
         if matches!(outcome, AcceptOutcome::Accepted { .. }) {
             self.snapshots.remember(&revision, &agent);
             self.remember_order(&run_id, &session_id);
@@ -44,6 +46,30 @@ impl<D: Driver> Runs for SqlStore<D> {
             self.snapshots.remember(&started.run.revision, &started.agent);
         }
         Ok(started)
+    }
+
+    async fn take(
+        &self,
+        run_id: &RunId,
+        worker_id: &WorkerId,
+        registration: &str,
+        at_ms: u64,
+    ) -> Result<Option<StartedRun>, StoreError> {
+        let order = self.order_of(run_id).await?;
+        let (snapshots, run_id) = (Arc::clone(&self.snapshots), run_id.clone());
+        let (worker_id, registration) = (worker_id.clone(), registration.to_owned());
+        let op =
+            move |db: &mut dyn crate::db::Db| start::take(db, &snapshots, &run_id, &worker_id, &registration, at_ms);
+        let started = self.writer(order)?.write(order, op).await?;
+        if let Some(started) = &started {
+            self.snapshots.remember(&started.run.revision, &started.agent);
+        }
+        Ok(started)
+    }
+
+    async fn grant(&self, component: Option<&ComponentRef>, max_running: u32) -> Result<Vec<Waiting>, StoreError> {
+        let component = component.cloned();
+        self.writer(0)?.write_slots(0, move |db| slots::grant(db, component.as_ref(), max_running)).await
     }
 
     async fn cancel(
@@ -81,6 +107,16 @@ impl<D: Driver> Runs for SqlStore<D> {
 
     async fn waiting(&self, limit: u32) -> Result<Vec<Waiting>, StoreError> {
         self.read(move |db| queries::waiting(db, limit)).await
+    }
+
+    async fn waiting_run(&self, run_id: &RunId) -> Result<Option<Waiting>, StoreError> {
+        let run_id = run_id.clone();
+        self.read(move |db| queries::waiting_run(db, &run_id)).await
+    }
+
+    async fn waiting_in(&self, session_id: &SessionId) -> Result<Option<Waiting>, StoreError> {
+        let session_id = session_id.clone();
+        self.read(move |db| queries::waiting_in(db, &session_id)).await
     }
 
     async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError> {

@@ -56,6 +56,17 @@ impl Writer {
         answer.await.map_err(|_| StoreError::Closed)?
     }
 
+    /// The same for an operation that gives slots.
+    pub async fn write_slots<T, F>(&self, order: u64, op: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnMut(&mut dyn Db) -> Result<T, DbError> + Send + 'static,
+    {
+        let (job, answer) = Urgent::new(order, op);
+        self.send(Box::new(job.giving_slots())).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
     /// Queues an operation that becomes durable with a later one, or in a few milliseconds.
     pub async fn write_lazily<F>(&self, order: u64, op: F) -> Result<(), StoreError>
     where
@@ -225,6 +236,9 @@ fn transaction<C: Connection>(
     group: &mut [Box<dyn Job>],
 ) -> Result<Vec<Result<(), DbError>>, DbError> {
     let is_single = group.len() == 1;
+    if group.iter().any(|job| job.gives_slots()) {
+        connection.lock_slots()?;
+    }
     let mut outcomes = Vec::with_capacity(group.len());
     for job in group {
         if is_single {

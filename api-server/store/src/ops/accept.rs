@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use crate::db::{Db, DbError, Val, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::{self, Snapshots};
-use crate::ops::{leases, start};
-use crate::rows::{AcceptOutcome, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
+use crate::ops::{leases, slots, start};
+use crate::rows::{AcceptOutcome, Claim, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
 
 const KEY: &str = "select kind, namespace, name, body_sha256, run_id from idempotency_keys \
      where principal = ?1 and user_id = ?2 and origin = ?3 and idem_key = ?4";
@@ -39,7 +39,8 @@ const WAITING_OF_AGENT: &str = "select count(*) from (select 1 from runs where f
      and status = 'PENDING' and namespace = ?2 and name = ?3 and kind = ?4 limit ?1) as waiting";
 const INSERT_RUN: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, object_uid, \
      object_name, status, revision, attempt, epoch, timeout_seconds, created_at_ms, started_at_ms, cancel_requested, \
-     metadata, input) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, 0, ?18, ?19)";
+     metadata, input, max_sessions, slot) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+     ?17, 0, ?18, ?19, ?20, ?21)";
 
 /// Longest name that a session gets from its first input, in characters.
 const MAX_TITLE_CHARS: usize = 80;
@@ -81,6 +82,11 @@ impl Accept {
             snapshot,
             run,
         })
+    }
+
+    /// Whether it may get a slot in the same commit.
+    pub fn may_take_slot(&self) -> bool {
+        self.run.claim.is_some() && slots::is_limited(&self.run)
     }
 }
 
@@ -163,11 +169,16 @@ fn find_place(db: &mut dyn Db, run: &NewRun) -> Result<Option<Place>, DbError> {
 
 /// The epoch under which the run starts at once.
 fn claimed(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Option<Epoch>, DbError> {
-    match &run.claim {
-        Some(lease) if place.before.is_none() => {
-            Ok(leases::is_current(db, &run.session_id, lease)?.then_some(lease.epoch))
+    let Some(claim) = run.claim.as_ref().filter(|_| place.before.is_none()) else { return Ok(None) };
+    if slots::is_limited(run) && !slots::is_free(db, run)? {
+        return Ok(None);
+    }
+    match claim {
+        Claim::Held(lease) => Ok(leases::is_current(db, &run.session_id, lease)?.then_some(lease.epoch)),
+        Claim::New { worker_id, registration } if place.is_new => {
+            leases::acquire(db, &run.session_id, worker_id, registration, run.at_ms).map(Some)
         }
-        _ => Ok(None),
+        Claim::New { .. } => Ok(None),
     }
 }
 
@@ -260,7 +271,9 @@ fn insert_run(db: &mut dyn Db, accept: &Accept, seq: u64, epoch: Option<Epoch>) 
         run.at_ms,
         epoch.map(|_| run.at_ms),
         &accept.metadata,
-        &accept.input
+        &accept.input,
+        run.agent.max_concurrent_sessions,
+        slots::is_limited(run).then_some(if epoch.is_some() { slots::TAKEN } else { slots::WAITING })
     ];
     db.write(INSERT_RUN, values)
 }

@@ -18,7 +18,7 @@ const FENCE: &str = "insert into session_leases (session_id, worker_id, registra
 const RAISE: &str = "update session_leases set epoch = epoch + 1 where session_id = ?1 returning epoch";
 const LEASE: &str = "select worker_id, registration, epoch from session_leases where session_id = ?1 and connected = 1";
 const RELEASE: &str = "update session_leases set connected = 0 where session_id = ?1 and worker_id = ?2 \
-     and registration = ?3 and epoch = ?4";
+     and registration = ?3 and epoch = ?4 and connected = 1";
 
 /// Gives the session to a worker process.
 pub fn acquire(
@@ -56,8 +56,8 @@ pub fn is_current(db: &mut dyn Db, session_id: &SessionId, wanted: &Lease) -> Re
     Ok(lease(db, session_id)?.as_ref() == Some(wanted))
 }
 
-/// Releases the lease if it is still this one.
-pub fn release(db: &mut dyn Db, session_id: &SessionId, lease: &Lease) -> Result<(), DbError> {
+/// Releases the lease if it is still this one and not released; answers whether it was.
+pub fn release(db: &mut dyn Db, session_id: &SessionId, lease: &Lease) -> Result<bool, DbError> {
     let values = vals![session_id.as_str(), lease.worker_id.as_str(), &lease.registration, lease.epoch.0];
-    db.write(RELEASE, values)
+    Ok(db.execute(RELEASE, values)? > 0)
 }

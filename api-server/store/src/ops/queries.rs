@@ -18,11 +18,20 @@ const SESSION_OF: &str = "select session_id from runs where run_id = ?1";
 const BEFORE: &str = "select before.run_id from runs r join runs before on before.session_id = r.session_id \
      and before.seq < r.seq and before.finished_at_ms is null where r.run_id = ?1 and r.status = 'PENDING' \
      order by before.seq desc limit 1";
-const WAITING: &str = "select r.run_id, r.session_id, r.kind, r.namespace, r.name, r.status, r.created_at_ms from runs r \
-     left join session_leases l on l.session_id = r.session_id where r.finished_at_ms is null \
-     and (r.status = 'PENDING' or (r.status = 'RUNNING' and coalesce(l.connected, 0) = 0)) \
-     and not exists (select 1 from runs b where b.session_id = r.session_id and b.finished_at_ms is null \
-     and b.seq < r.seq) order by r.created_at_ms, r.run_id limit ?1";
+/// Heads of lines without a connected worker.
+macro_rules! waiting_runs {
+    () => {
+        "select r.run_id, r.session_id, r.kind, r.namespace, r.name, r.status, r.created_at_ms from runs r \
+         left join session_leases l on l.session_id = r.session_id where r.finished_at_ms is null \
+         and ((r.status = 'PENDING' and coalesce(r.slot, 1) = 1) \
+         or (r.status = 'RUNNING' and coalesce(l.connected, 0) = 0)) \
+         and not exists (select 1 from runs b where b.session_id = r.session_id and b.finished_at_ms is null \
+         and b.seq < r.seq)"
+    };
+}
+const WAITING: &str = concat!(waiting_runs!(), " order by r.created_at_ms, r.run_id limit ?1");
+const WAITING_RUN: &str = concat!(waiting_runs!(), " and r.run_id = ?1");
+const WAITING_IN: &str = concat!(waiting_runs!(), " and r.session_id = ?1");
 const OPEN: &str = "select status, count(*), min(created_at_ms) from runs where finished_at_ms is null group by status";
 const FINISHED: &str = "select status, count(*) from runs where finished_at_ms is not null group by status";
 const AGENTS: &str = "select distinct kind, namespace, name from revisions order by namespace, name, kind";
@@ -75,16 +84,28 @@ pub fn waiting_on(db: &mut dyn Db, run_id: &RunId) -> Result<Option<RunId>, DbEr
 
 /// Heads of lines without a connected worker.
 pub fn waiting(db: &mut dyn Db, limit: u32) -> Result<Vec<Waiting>, DbError> {
-    let read = |mut row: Row| {
-        Ok(Waiting {
-            run_id: row.id()?,
-            session_id: row.id()?,
-            component: columns::component(&mut row)?,
-            status: columns::status(&mut row)?,
-            created_at_ms: row.u64()?,
-        })
-    };
-    db.query(WAITING, vals![limit])?.into_iter().map(read).collect()
+    db.query(WAITING, vals![limit])?.iter_mut().map(waiting_row).collect()
+}
+
+/// The run, if it is one of those.
+pub fn waiting_run(db: &mut dyn Db, run_id: &RunId) -> Result<Option<Waiting>, DbError> {
+    db.first(WAITING_RUN, vals![run_id.as_str()])?.map(|mut row| waiting_row(&mut row)).transpose()
+}
+
+/// The one of a session.
+pub fn waiting_in(db: &mut dyn Db, session_id: &SessionId) -> Result<Option<Waiting>, DbError> {
+    db.first(WAITING_IN, vals![session_id.as_str()])?.map(|mut row| waiting_row(&mut row)).transpose()
+}
+
+/// Reads run, session, component, status and time of acceptance.
+pub fn waiting_row(row: &mut Row) -> Result<Waiting, DbError> {
+    Ok(Waiting {
+        run_id: row.id()?,
+        session_id: row.id()?,
+        component: columns::component(row)?,
+        status: columns::status(row)?,
+        created_at_ms: row.u64()?,
+    })
 }
 
 /// Runs, newest first, with the number of all that match.

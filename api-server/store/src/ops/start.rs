@@ -2,21 +2,21 @@
 
 use std::collections::HashSet;
 
-use cadre_protocol::ids::{Epoch, RunId, SessionId};
+use cadre_protocol::ids::{Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Progress, RecordedEffect, ToolCallState};
 use cadre_protocol::message::Message;
 use cadre_protocol::run::RunStatus;
 
 use crate::db::{Db, DbError, vals};
 use crate::ops::columns::{self, run_columns};
-use crate::ops::leases;
 use crate::ops::snapshots::Snapshots;
+use crate::ops::{leases, slots};
 use crate::rows::{Lease, RunRow, StartedRun};
 
 const RUN: &str = concat!(
     "select ",
     run_columns!(),
-    ", r.seq, coalesce(r.base_seq, r.seq), r.retries, r.epoch from runs r where r.run_id = ?1"
+    ", r.seq, coalesce(r.base_seq, r.seq), r.retries, r.epoch, r.slot from runs r where r.run_id = ?1"
 );
 const EARLIER: &str = "select 1 from runs where session_id = ?1 and finished_at_ms is null and seq < ?2 limit 1";
 const START: &str = "update runs set status = 'RUNNING', epoch = ?2, attempt = attempt + 1, \
@@ -48,26 +48,72 @@ pub fn start(
     lease: &Lease,
     at_ms: u64,
 ) -> Result<Option<StartedRun>, DbError> {
-    db.lock_run(run_id.as_str())?;
-    let Some(mut row) = db.first(RUN, vals![run_id.as_str()])? else { return Ok(None) };
-    let (mut run, seq) = (columns::run(&mut row)?, row.u64()?);
-    let (place, epoch) = (Place { base: row.u64()?, retries: row.u32()? }, row.u64()?);
-    if !matches!(run.status, RunStatus::Pending | RunStatus::Running)
-        || !leases::is_current(db, &run.session_id, lease)?
-        || db.first(EARLIER, vals![run.session_id.as_str(), seq])?.is_some()
+    let Some(head) = head(db, run_id)? else { return Ok(None) };
+    if !leases::is_current(db, &head.run.session_id, lease)? {
+        return Ok(None);
+    }
+    begin(db, snapshots, head, lease.epoch, at_ms).map(Some)
+}
+
+/// Gives the session of the head of a line to a worker process and starts it. None as the trait says.
+pub fn take(
+    db: &mut dyn Db,
+    snapshots: &Snapshots,
+    run_id: &RunId,
+    worker_id: &WorkerId,
+    registration: &str,
+    at_ms: u64,
+) -> Result<Option<StartedRun>, DbError> {
+    let Some(head) = head(db, run_id)? else { return Ok(None) };
+    let session_id = head.run.session_id.clone();
+    if head.run.status == RunStatus::Running
+        && let Some(lease) = leases::lease(db, &session_id)?
+        && (lease.worker_id != *worker_id || lease.registration != registration)
     {
         return Ok(None);
     }
-    let first = run.status == RunStatus::Pending || epoch != lease.epoch.0;
+    let epoch = leases::acquire(db, &session_id, worker_id, registration, at_ms)?;
+    begin(db, snapshots, head, epoch, at_ms).map(Some)
+}
+
+/// A run that may start, or start again.
+struct Head {
+    run: RunRow,
+    seq: u64,
+    place: Place,
+    epoch: u64,
+}
+
+/// The run, if it is the head of its line, has not ended and needs no slot or has one. Others are kept off it.
+fn head(db: &mut dyn Db, run_id: &RunId) -> Result<Option<Head>, DbError> {
+    db.lock_run(run_id.as_str())?;
+    let Some(mut row) = db.first(RUN, vals![run_id.as_str()])? else { return Ok(None) };
+    let head = Head {
+        run: columns::run(&mut row)?,
+        seq: row.u64()?,
+        place: Place { base: row.u64()?, retries: row.u32()? },
+        epoch: row.u64()?,
+    };
+    let waits_for_slot = row.opt_u64()? == Some(slots::WAITING);
+    let is_open = matches!(head.run.status, RunStatus::Pending | RunStatus::Running);
+    if waits_for_slot || !is_open || db.first(EARLIER, vals![head.run.session_id.as_str(), head.seq])?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(head))
+}
+
+fn begin(db: &mut dyn Db, snapshots: &Snapshots, head: Head, lease: Epoch, at_ms: u64) -> Result<StartedRun, DbError> {
+    let Head { mut run, seq: _, place, epoch } = head;
+    let first = run.status == RunStatus::Pending || epoch != lease.0;
     // The end of a run is the last thing of its epoch: when it is resumed by the same process, that gets another one.
-    let current = if first && epoch == lease.epoch.0 { leases::raise(db, &run.session_id)? } else { lease.epoch };
+    let current = if first && epoch == lease.0 { leases::raise(db, &run.session_id)? } else { lease };
     if first {
-        db.write(START, vals![run_id.as_str(), current.0, at_ms])?;
+        db.write(START, vals![run.run_id.as_str(), current.0, at_ms])?;
         run.attempt += 1;
         run.status = RunStatus::Running;
         run.started_at_ms = run.started_at_ms.or(Some(at_ms));
     }
-    load(db, snapshots, run, &place, current, first).map(Some)
+    load(db, snapshots, run, &place, current, first)
 }
 
 fn load(

@@ -1,4 +1,4 @@
-//! News between replicas: which runs another one has written to.
+//! News between replicas: which runs another one has written to, and what it tells.
 //!
 //! Sent after the commit and not with it, because a commit that notifies holds a lock over its sync. News can thus be
 //! lost with a replica or a connection; readers that heard nothing for a while look at the record.
@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cadre_protocol::ids::RunId;
+use cadre_protocol::ids::{RunId, WorkerId};
 use tokio::sync::{broadcast, mpsc};
 use tokio_postgres::{AsyncMessage, Client, Config, NoTls};
 
@@ -52,10 +52,27 @@ impl Changes {
         self.incoming.subscribe()
     }
 
-    /// Tells the other replicas of a committed write.
-    pub fn tell(&self, run_id: String) {
+    /// Tells the other replicas of a committed write to a run.
+    pub fn wrote(&self, run_id: &str) {
+        self.send(format!("r{run_id}"));
+    }
+
+    /// Tells the other replicas.
+    pub fn tell(&self, change: &Change) {
+        self.send(match change {
+            Change::Run(run_id) => format!("r{run_id}"),
+            Change::Waiting(run_id) => format!("w{run_id}"),
+            Change::Cancel(run_id) => format!("c{run_id}"),
+            Change::Status(run_id) => format!("s{run_id}"),
+            Change::Worker(worker_id) => format!("k{worker_id}"),
+            // Everybody knows by himself what he has missed.
+            Change::Missed => return,
+        });
+    }
+
+    fn send(&self, news: String) {
         // With a full queue there is no connection, and everybody looks at the record.
-        let _ = self.outgoing.try_send(run_id);
+        let _ = self.outgoing.try_send(news);
     }
 }
 
@@ -116,16 +133,16 @@ async fn exchange_once(
     }
 }
 
-async fn send(client: &Client, instance: &str, runs: BTreeSet<String>) -> Result<(), tokio_postgres::Error> {
+async fn send(client: &Client, instance: &str, news: BTreeSet<String>) -> Result<(), tokio_postgres::Error> {
     let mut payload = instance.to_owned();
-    for run in runs {
-        if payload.len() + 1 + run.len() > MAX_PAYLOAD_BYTES {
+    for line in news {
+        if payload.len() + 1 + line.len() > MAX_PAYLOAD_BYTES {
             client.execute(NOTIFY, &[&payload]).await?;
             instance.clone_into(&mut payload);
         }
         // Ids have no line breaks.
         payload.push('\n');
-        payload.push_str(&run);
+        payload.push_str(&line);
     }
     client.execute(NOTIFY, &[&payload]).await.map(drop)
 }
@@ -135,8 +152,22 @@ fn hear(instance: &str, payload: &str, incoming: &broadcast::Sender<Change>) {
     if lines.next() == Some(instance) {
         return;
     }
-    for run_id in lines.filter_map(|line| RunId::new(line).ok()) {
-        tell_listeners(incoming, Change::Run(run_id));
+    for change in lines.filter_map(change) {
+        tell_listeners(incoming, change);
+    }
+}
+
+/// What a line says. Lines of later versions may say more: they are skipped.
+fn change(line: &str) -> Option<Change> {
+    let (kind, id) = line.split_at_checked(1)?;
+    let run = || RunId::new(id).ok();
+    match kind {
+        "r" => run().map(Change::Run),
+        "w" => run().map(Change::Waiting),
+        "c" => run().map(Change::Cancel),
+        "s" => run().map(Change::Status),
+        "k" => WorkerId::new(id).ok().map(Change::Worker),
+        _ => None,
     }
 }
 

@@ -20,9 +20,12 @@ const SETTINGS: &str = "set enable_seqscan = off; set enable_hashjoin = off; set
 const SAVEPOINT: &str = "savepoint op;";
 const LOCK_SESSION: &str = "select 1 from sessions where session_id = ?1 for update";
 const LOCK_RUN: &str = "select 1 from runs where run_id = ?1 for update";
+const LOCK_WORKER: &str = "select 1 from workers where worker_id = ?1 for update";
+const NOW: &str = "select (extract(epoch from clock_timestamp()) * 1000)::bigint";
 /// Any number, as long as nothing else in the database uses it.
 const LOCK_SCHEMA: &str = "select pg_advisory_xact_lock(7271826354)";
 const LOCK_NAME: &str = "select pg_advisory_xact_lock(hashtextextended(?1, 7271826355))";
+const LOCK_SLOTS: &str = "select pg_advisory_xact_lock(7271826356)";
 
 /// Statements that travel together.
 const MAX_PENDING: usize = 16;
@@ -219,6 +222,19 @@ impl Db for PostgresConnection {
     fn lock_run(&mut self, run_id: &str) -> Result<(), DbError> {
         self.write(LOCK_RUN, &[Val::Text(run_id)])
     }
+
+    fn lock_worker(&mut self, worker_id: &str) -> Result<(), DbError> {
+        self.write(LOCK_WORKER, &[Val::Text(worker_id)])
+    }
+
+    fn lock_slots(&mut self) -> Result<(), DbError> {
+        self.write(LOCK_SLOTS, &[])
+    }
+
+    fn now_ms(&mut self) -> Result<u64, DbError> {
+        let now = self.first(NOW, &[])?;
+        now.map_or_else(|| Err(DbError::Corrupt("the database has no time".into())), |mut row| row.u64())
+    }
 }
 
 impl Connection for PostgresConnection {
@@ -245,7 +261,7 @@ impl Connection for PostgresConnection {
         self.prefix.push_str("commit");
         self.send(None)?;
         for run_id in self.changed.drain(..) {
-            self.changes.tell(run_id);
+            self.changes.wrote(&run_id);
         }
         Ok(())
     }

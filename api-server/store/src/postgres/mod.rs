@@ -128,4 +128,8 @@ impl Driver for Postgres {
     fn changes(&self) -> Option<broadcast::Receiver<Change>> {
         Some(self.changes.subscribe())
     }
+
+    fn tell(&self, change: &Change) {
+        self.changes.tell(change);
+    }
 }

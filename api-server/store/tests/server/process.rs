@@ -31,6 +31,7 @@ while read -r order; do
   case "$order" in
     crash) control -m immediate -w stop ;;
     start) start ;;
+    create*) as psql -h "$dir" -U cadre -d postgres -qc "create database ${order#create }" >/dev/null </dev/null ;;
   esac
   echo done
 done
@@ -68,6 +69,11 @@ impl Process {
     /// Starts it again after a crash.
     pub fn start_again(&mut self) {
         self.order("start");
+    }
+
+    /// Makes another empty database.
+    pub fn create(&mut self, name: &str) {
+        self.order(&format!("create {name}"));
     }
 
     fn order(&mut self, order: &str) {

@@ -2,7 +2,7 @@
 
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId};
 use cadre_protocol::run::RunStatus;
-use cadre_store::rows::{AcceptOutcome, IdempotencyKey, Lease, NewRun, Origin, Principal};
+use cadre_store::rows::{AcceptOutcome, Claim, IdempotencyKey, Lease, NewRun, Origin, Principal};
 use serde_json::{Map, Value, json};
 
 use super::Database;
@@ -48,7 +48,7 @@ pub async fn a_full_queue_refuses(database: &impl Database) {
     assert!(matches!(store.accept(more).await.unwrap(), AcceptOutcome::QueueFull));
     assert_eq!(store.session(&session("s3")).await.unwrap(), None);
     let lease = lease(&*store, "s3", "w").await;
-    let claimed = NewRun { max_queue_depth: 2, claim: Some(lease), ..new_run("s3") };
+    let claimed = NewRun { max_queue_depth: 2, claim: Some(Claim::Held(lease)), ..new_run("s3") };
     assert!(accepted(&*store, claimed).await.2.is_some(), "a run that starts at once does not wait");
 }
 
@@ -105,13 +105,13 @@ pub async fn keys_of_others_and_of_run_objects_are_apart(database: &impl Databas
 pub async fn a_good_claim_starts_the_run_in_the_same_commit(database: &impl Database) {
     let store = database.open();
     let lease = lease(&*store, "s", "w").await;
-    let (row, _, started) = accepted(&*store, NewRun { claim: Some(lease.clone()), ..new_run("s") }).await;
+    let (row, _, started) = accepted(&*store, NewRun { claim: Some(Claim::Held(lease.clone())), ..new_run("s") }).await;
     let started = started.unwrap();
     assert_eq!((row.status, row.attempt, row.started_at_ms), (RunStatus::Running, 1, Some(row.created_at_ms)));
     assert_eq!((&started.run, started.epoch, started.first), (&row, lease.epoch, true));
     assert!(started.history.is_empty() && started.progress.messages.is_empty());
     complete(&*store, "s", &row.run_id, lease.epoch, 0).await;
-    let (_, _, started) = accepted(&*store, NewRun { claim: Some(lease), ..new_run("s") }).await;
+    let (_, _, started) = accepted(&*store, NewRun { claim: Some(Claim::Held(lease)), ..new_run("s") }).await;
     assert_eq!(started.unwrap().history.len(), 2, "the turn before");
 }
 
@@ -119,9 +119,9 @@ pub async fn a_bad_claim_leaves_it_waiting(database: &impl Database) {
     let store = database.open();
     let good = lease(&*store, "s", "w").await;
     let stale = Lease { epoch: Epoch(good.epoch.0 + 1), ..good.clone() };
-    let (row, _, started) = accepted(&*store, NewRun { claim: Some(stale), ..new_run("s") }).await;
+    let (row, _, started) = accepted(&*store, NewRun { claim: Some(Claim::Held(stale)), ..new_run("s") }).await;
     assert!(started.is_none() && row.status == RunStatus::Pending);
-    let (row, waiting_on, started) = accepted(&*store, NewRun { claim: Some(good), ..new_run("s") }).await;
+    let (row, waiting_on, started) = accepted(&*store, NewRun { claim: Some(Claim::Held(good)), ..new_run("s") }).await;
     assert!(started.is_none() && row.status == RunStatus::Pending && waiting_on.is_some(), "not the head");
 }
 

@@ -85,6 +85,7 @@ pub fn new_run_of(session_id: &str, agent: AgentSnapshot) -> NewRun {
         timeout_seconds: Some(60),
         max_queue_depth: 0,
         refuse_if_busy: false,
+        max_running: 0,
         claim: None,
         at_ms: now(),
     }

@@ -3,7 +3,7 @@
 use cadre_protocol::ids::RunId;
 use cadre_protocol::run::RunStatus;
 use cadre_store::Store;
-use cadre_store::rows::{AcceptOutcome, NewRun, Principal};
+use cadre_store::rows::{AcceptOutcome, Claim, NewRun, Principal};
 
 use super::Database;
 use super::fixtures::*;
@@ -21,7 +21,7 @@ pub async fn a_cancel_before_its_run_ends_it_at_once(database: &impl Database) {
     let id = RunId::new("r").unwrap();
     assert!(store.cancel_later(&id, Some(&principal()), now() + 10_000).await.unwrap());
     let lease = lease(&*store, "s", "w").await;
-    let run = NewRun { claim: Some(lease), ..chosen("r", "s") };
+    let run = NewRun { claim: Some(Claim::Held(lease)), ..chosen("r", "s") };
     let (run, before, started) = accepted(&*store, run).await;
     assert_eq!((run.status, run.cancellation_stage.as_deref()), (RunStatus::Cancelled, Some("PENDING")));
     assert!(before.is_none() && started.is_none() && run.finished_at_ms.is_some());

@@ -16,8 +16,10 @@ pub mod resumption;
 pub mod retention;
 pub mod session_list;
 pub mod sessions;
+pub mod slots;
 pub mod start;
 pub mod usage;
+pub mod workers;
 
 use std::sync::Arc;
 
@@ -70,6 +72,19 @@ macro_rules! conformance {
                 a_lost_worker_is_followed_with_the_progress,
                 history_is_the_newest_completed_runs,
                 effects_come_from_all_runs_of_the_session;
+            slots:
+                an_agents_sessions_wait_for_slots,
+                a_claim_takes_a_slot_or_waits,
+                all_agents_share_the_servers_slots,
+                many_who_give_slots_give_no_more_than_there_are;
+            workers:
+                a_worker_that_leaves_leaves_its_runs,
+                a_worker_that_has_moved_keeps_its_runs,
+                another_process_takes_a_workers_place,
+                only_a_dead_replicas_runs_are_released_and_once,
+                only_an_idle_session_loses_its_worker,
+                a_workers_report_lives_as_long_as_its_connection,
+                of_many_that_take_a_run_one_gets_it;
             journal:
                 events_are_stored_as_they_go_out,
                 a_batch_sent_again_is_acknowledged_once,

@@ -1,7 +1,7 @@
 //! The end of sessions, blobs, and the schema.
 
 use cadre_protocol::ids::BlobDigest;
-use cadre_store::rows::{AcceptOutcome, BlobKey, IdempotencyKey, NewRun, RunFilter};
+use cadre_store::rows::{AcceptOutcome, BlobKey, Claim, IdempotencyKey, NewRun, RunFilter};
 
 use super::Database;
 use super::fixtures::*;
@@ -10,7 +10,7 @@ pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
     let store = database.open();
     let key = IdempotencyKey { key: "k".into(), body_sha256: "h".into() };
     let lease = lease(&*store, "s", "w").await;
-    let keyed = NewRun { idempotency: Some(key), claim: Some(lease.clone()), ..new_run("s") };
+    let keyed = NewRun { idempotency: Some(key), claim: Some(Claim::Held(lease.clone())), ..new_run("s") };
     let run_id = accepted(&*store, keyed.clone()).await.0.run_id;
     let blob = store.put(&session("s"), b"bytes".to_vec()).await.unwrap();
     assert!(store.delete(&[session("s")]).await.unwrap().is_empty(), "a run is unfinished");
