@@ -31,6 +31,40 @@ pub(super) fn table() -> Table {
     pids.filter_map(|pid| Some((pid, entry(pid)?))).collect()
 }
 
+/// Reads this process and what descends from it, whatever else runs on the machine. A child that ends meanwhile may hide
+/// others from this look: whoever must not miss one reads the whole [`table`].
+pub(super) fn family() -> Table {
+    let (mut family, mut waiting) = (Table::new(), vec![Pid::this()]);
+    while let Some(pid) = waiting.pop() {
+        let Some(children) = children(pid) else {
+            // The kernel may have been built without these lists.
+            if family.is_empty() {
+                return table();
+            }
+            continue;
+        };
+        if let Some(entry) = entry(pid) {
+            family.insert(pid, entry);
+            waiting.extend(children.into_iter().filter(|child| !family.contains_key(child)));
+        }
+    }
+    family
+}
+
+/// Children of a process, of all of its threads.
+fn children(pid: Pid) -> Option<Vec<Pid>> {
+    let mut children = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let Ok(list) = std::fs::read_to_string(thread.ok()?.path().join("children")) else {
+            // A thread that has ended has none; the first one's list is always there.
+            continue;
+        };
+        children.extend(list.split_whitespace().filter_map(|pid| pid.parse().ok().map(Pid::from_raw)));
+    }
+    let first = std::path::PathBuf::from(format!("/proc/{pid}/task/{pid}/children"));
+    first.exists().then_some(children)
+}
+
 /// Reads one process.
 pub(super) fn entry(pid: Pid) -> Option<Entry> {
     parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
@@ -75,6 +109,17 @@ mod tests {
         assert_eq!((entry.parent, entry.group, entry.zombie), (Pid::from_raw(3), Pid::from_raw(4), true));
         assert_eq!(entry.process.started, 99);
         assert_eq!(parse(Pid::from_raw(7), "7 (a"), None);
+    }
+
+    #[test]
+    fn a_family_is_this_process_and_its_descendants() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        let family = family();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(family.contains_key(&Pid::this()) && family[&pid].parent == Pid::this());
+        assert!(!family.contains_key(&nix::unistd::getppid()));
     }
 
     #[test]

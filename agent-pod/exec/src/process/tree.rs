@@ -4,6 +4,9 @@
 //! becomes its child. A command's processes are its process group, the descendants seen at any sample, and orphans that
 //! appeared during its life and belong to no other command. An orphan that left its group and its parent between two
 //! samples may so be counted to a command that runs beside its own: a command that is ended leaves nothing behind.
+//!
+//! Samples are taken while a command runs, and when one begins: nobody asks whose a process is as long as none runs, and
+//! what was left in the background costs nothing.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -12,13 +15,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
-use super::procfs::{Process, Table, close_over, entry, table};
+use super::procfs::{Process, Table, close_over, entry, family, table};
 
 /// Time between two looks at the processes of running commands.
 const SAMPLE: Duration = Duration::from_millis(100);
@@ -44,6 +47,8 @@ pub(super) struct Started {
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
     state: Mutex<State>,
+    /// Rings when a command begins.
+    began: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +57,8 @@ struct State {
     /// How often everything was ended.
     generation: u64,
     commands: HashMap<Key, Tracked>,
+    /// Processes of former commands that had lost their parents when the next command began.
+    left_over: HashSet<Process>,
 }
 
 #[derive(Debug)]
@@ -75,9 +82,11 @@ pub(crate) async fn supervise(processes: Arc<Processes>) -> io::Result<()> {
     let mut ticks = interval(SAMPLE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
+        let running = processes.state().is_running();
         tokio::select! {
-            _ = children.recv() => processes.state().reap(),
-            _ = ticks.tick() => processes.state().look(),
+            _ = children.recv() => processes.state().child_ended(),
+            _ = ticks.tick(), if running => processes.state().look(),
+            () = processes.began.notified(), if !running => ticks.reset(),
         }
     }
 }
@@ -96,6 +105,7 @@ impl Processes {
         if state.generation != generation {
             return Err(io::Error::other("all commands were ended meanwhile"));
         }
+        state.settle();
         let mut child = command.spawn()?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let pid = Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?);
@@ -105,6 +115,7 @@ impl Processes {
         let (key, members) = (state.next, HashSet::from([main]));
         let tracked = Tracked { main, child: Some((child, sender)), members, running: true, ended: false };
         state.commands.insert(key, tracked);
+        self.began.notify_one();
         Ok(Started { key, exit, stdout, stderr })
     }
 
@@ -155,33 +166,54 @@ impl State {
         self.commands.values_mut().for_each(|tracked| tracked.ended = true);
     }
 
+    /// Whether a command's answer is still to come.
+    fn is_running(&self) -> bool {
+        self.commands.values().any(|tracked| tracked.running)
+    }
+
+    /// Takes the statuses of children that have ended: those of commands for who waits for them, orphans' for nobody.
     fn reap(&mut self) {
-        for tracked in self.commands.values_mut() {
-            if let Some((child, _)) = &mut tracked.child
-                && let Ok(Some(status)) = child.try_wait()
-                && let Some((_, exit)) = tracked.child.take()
-            {
-                // Nobody waits when the server is stopping.
-                let _ = exit.send(status);
+        // The same child is found until it is reaped.
+        while let Some(pid) = ended_child() {
+            let command = self.commands.values_mut().find(|tracked| tracked.child.is_some() && tracked.main.pid == pid);
+            let reaped = match command {
+                Some(tracked) => tracked.reap(),
+                None => waitpid(pid, Some(WaitPidFlag::WNOHANG)).is_ok(),
+            };
+            if !reaped {
+                return;
             }
         }
-        let (me, mains) = (Pid::this(), self.mains());
-        for entry in table().values() {
-            if entry.zombie && entry.parent == me && !mains.contains(&entry.process.pid) {
-                // Its status is of no interest, and that it was reaped is certain.
-                let _ = waitpid(entry.process.pid, Some(WaitPidFlag::WNOHANG));
-            }
+    }
+
+    fn child_ended(&mut self) {
+        self.reap();
+        // While one runs, the samples see to it.
+        if !self.is_running() {
+            self.look();
         }
     }
 
     /// Samples, if there is anything to sample, and forgets what is over.
     fn look(&mut self) {
-        if self.commands.is_empty() {
+        if self.commands.is_empty() && self.left_over.is_empty() {
             return;
         }
         self.reap();
-        self.sample(&table());
+        self.sample(&family());
         self.commands.retain(|_, tracked| tracked.running || tracked.child.is_some() || !tracked.members.is_empty());
+    }
+
+    /// Makes up for the samples that were not taken while no command ran: whatever has no known command now is none of
+    /// the next one's.
+    fn settle(&mut self) {
+        if self.is_running() {
+            return;
+        }
+        self.reap();
+        let table = family();
+        self.sample(&table);
+        self.left_over.extend(self.strays(&table, 0));
     }
 
     fn sample(&mut self, table: &Table) {
@@ -196,13 +228,15 @@ impl State {
             );
             close_over(table, &mut tracked.members);
         }
+        self.left_over.retain(|process| alive(table, *process));
+        close_over(table, &mut self.left_over);
     }
 
     /// Orphans of nobody knows which command, born since `started`.
     fn strays(&self, table: &Table, started: u64) -> HashSet<Process> {
         let (me, mains) = (Pid::this(), self.mains());
-        let known: HashSet<Process> =
-            self.commands.values().flat_map(|tracked| tracked.members.iter().copied()).collect();
+        let commands = self.commands.values().map(|tracked| &tracked.members);
+        let known: HashSet<Process> = commands.chain([&self.left_over]).flatten().copied().collect();
         let mut strays: HashSet<Process> = table
             .values()
             .filter(|entry| entry.parent == me && !entry.zombie && !mains.contains(&entry.process.pid))
@@ -247,6 +281,25 @@ impl State {
     }
 }
 
+impl Tracked {
+    /// Takes the status of its main process; false when that is not to be had.
+    fn reap(&mut self) -> bool {
+        let Some((child, _)) = &mut self.child else { return false };
+        let Ok(Some(status)) = child.try_wait() else { return false };
+        if let Some((_, exit)) = self.child.take() {
+            // Nobody waits when the server is stopping.
+            let _ = exit.send(status);
+        }
+        true
+    }
+}
+
+/// A child that has ended and was not reaped.
+fn ended_child() -> Option<Pid> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, flags).ok()?.pid()
+}
+
 fn alive(table: &Table, process: Process) -> bool {
     table.get(&process.pid).is_some_and(|entry| entry.process == process && !entry.zombie)
 }
@@ -262,4 +315,35 @@ fn send(table: &Table, members: &HashSet<Process>, signal: Option<Signal>) -> us
             }
         })
         .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::procfs::Entry;
+    use super::*;
+
+    fn process(pid: i32) -> Process {
+        Process { pid: Pid::from_raw(pid), started: u64::try_from(pid).unwrap() }
+    }
+
+    fn table_of(entries: &[(i32, Pid)]) -> Table {
+        let entry = |(pid, parent): &(i32, Pid)| {
+            let process = process(*pid);
+            (process.pid, Entry { process, parent: *parent, group: process.pid, zombie: false })
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    #[test]
+    fn what_an_earlier_command_left_is_never_a_later_ones() {
+        let (me, first) = (Pid::this(), Pid::from_raw(11));
+        let mut state = State { left_over: HashSet::from([process(11)]), ..State::default() };
+        // 12 is a child of what was left; 13 is nobody's.
+        let seen = table_of(&[(11, me), (12, first), (13, me)]);
+        state.sample(&seen);
+        assert_eq!(state.strays(&seen, 12), HashSet::from([process(13)]));
+        let later = table_of(&[(12, me), (13, me)]);
+        state.sample(&later);
+        assert_eq!(state.strays(&later, 12), HashSet::from([process(13)]), "also once its parent has gone");
+    }
 }
