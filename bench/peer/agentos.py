@@ -1,15 +1,16 @@
-"""AgentOS of agno with SQLite, for comparison: agentos.py DATABASE MODEL_URL PORT"""
+"""AgentOS of agno, for comparison: agentos.py DATABASE MODEL_URL PORT. DATABASE is a file or a postgresql:// URL."""
 
 import sys
 
 import uvicorn
 from agno.agent import Agent
+from agno.db.postgres import PostgresDb
 from agno.db.sqlite import SqliteDb
 from agno.models.openai import OpenAILike
 from agno.os import AgentOS
 
 database, model_url, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
-db = SqliteDb(db_file=database)
+db = PostgresDb(db_url=database) if database.startswith("postgresql") else SqliteDb(db_file=database)
 
 
 def agent(id, **options):

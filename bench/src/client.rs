@@ -125,12 +125,13 @@ impl Client {
         Ok(took)
     }
 
-    /// Runs the agent and reads its events to the end.
+    /// Runs the agent and reads its events to the end: inline, or `queued` as a background run.
     ///
     /// # Errors
     /// When the run did not end well.
-    pub async fn stream(&mut self, session: &str, message: &str) -> Result<Stream> {
-        let form = form(&[("message", message), ("stream", "true"), ("session_id", session)]);
+    pub async fn stream(&mut self, session: &str, message: &str, queued: bool) -> Result<Stream> {
+        let queued = if queued { "true" } else { "false" };
+        let form = form(&[("message", message), ("stream", "true"), ("session_id", session), ("background", queued)]);
         let path = self.runs();
         let stream = self.events(&path, form).await?;
         let last = stream.events.last().map(|event| event.name.as_str());

@@ -12,6 +12,14 @@ pub struct Usage {
     pub cpu: Duration,
 }
 
+impl Usage {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { rss_kib: self.rss_kib + other.rss_kib, cpu: self.cpu + other.cpu }
+    }
+}
+
 /// Kernel's ticks in a second, in what /proc says. It is 100 on every architecture that Linux has today.
 const TICKS: u64 = 100;
 

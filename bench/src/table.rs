@@ -17,6 +17,7 @@ pub struct Row {
     name: String,
     unit: &'static str,
     more_is_better: bool,
+    no_ratio: bool,
     own: Option<f64>,
     goal: Option<Goal>,
     wire: Option<f64>,
@@ -32,6 +33,11 @@ impl Row {
     /// A figure of which more is better: a rate.
     pub fn more(name: impl Into<String>, unit: &'static str) -> Self {
         Self { more_is_better: true, ..Self::less(name, unit) }
+    }
+
+    /// A figure of which neither more nor less is better.
+    pub fn neither(name: impl Into<String>, unit: &'static str) -> Self {
+        Self { no_ratio: true, ..Self::less(name, unit) }
     }
 
     /// Cadre's figure.
@@ -63,6 +69,7 @@ impl Row {
             _ => String::new(),
         };
         let better = match (self.wire, self.peer) {
+            _ if self.no_ratio => String::new(),
             (Some(wire), Some(peer)) if self.more_is_better => ratio(wire, peer),
             (Some(wire), Some(peer)) => ratio(peer, wire),
             _ => String::new(),

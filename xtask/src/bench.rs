@@ -1,8 +1,9 @@
-//! `cargo xtask bench`: builds what measures and what is measured, and prints the table.
+//! `cargo xtask bench`: builds what measures and what is measured, as the images' programs are built, and prints the table.
 
 use anyhow::{Context, Result, ensure};
 
 use crate::cluster::command::command;
+use crate::images::build;
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -16,11 +17,9 @@ pub struct Arguments {
 /// # Errors
 /// When something can't be built or measured.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let build = ["build", "--release", "--locked", "--package", "cadre-bench", "--package", "cadre-cli"];
-    let built = command("cargo").args(build).status().context("can't start cargo")?;
-    ensure!(built.success(), "the benchmark could not be built");
-    let run = ["run", "--release", "--quiet", "--locked", "--package", "cadre-bench", "--"];
-    let measured = command("cargo").args(run).args(&arguments.arguments).status().context("can't start cargo")?;
+    let programs = build::named(["cadre-bench", "cadre"])?;
+    let mut bench = command(programs.path("cadre-bench"));
+    let measured = bench.args(&arguments.arguments).status().context("can't start the benchmark")?;
     ensure!(measured.success(), "the benchmark did not come to its end");
     Ok(())
 }

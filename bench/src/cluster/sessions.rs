@@ -75,7 +75,7 @@ async fn session(
     let session = Uuid::new_v4().to_string();
     let mut client = Client::connect(target).await?;
     let began = Instant::now();
-    let stream = client.stream(&session, "Hello").await?;
+    let stream = client.stream(&session, "Hello", false).await?;
     // The cluster may tell later than the worker itself.
     let told = watches.until(&session, |marks| marks.reported.is_some());
     tokio::time::timeout(LIMIT, told).await.context("the watch does not show the session's pod")?;
@@ -90,7 +90,7 @@ async fn session(
     ] {
         samples.push(time.context("a run has no answer")?);
     }
-    let warm = client.stream(&session, "Again").await?;
+    let warm = client.stream(&session, "Again", false).await?;
     phases.warm_first.push(warm.first(None).context("a run has no events")?);
     phases.warm.push(warm.ended);
     engines.weigh(marks.pod_uid.as_deref().unwrap_or_default());

@@ -69,11 +69,11 @@ pub async fn turns(target: &Target, count: usize) -> Result<Samples> {
 ///
 /// # Errors
 /// When a run ends badly.
-pub async fn first_events(target: &Target, count: usize) -> Result<Samples> {
+pub async fn first_events(target: &Target, count: usize, queued: bool) -> Result<Samples> {
     let mut client = Client::connect(target).await?;
     let mut times = Samples::default();
     for _ in 0..count {
-        let stream = client.stream(&session(), "Hello").await?;
+        let stream = client.stream(&session(), "Hello", queued).await?;
         times.push(stream.first(None).context("a run has no events")?);
     }
     Ok(times)
@@ -170,7 +170,7 @@ pub struct Replay {
 pub async fn replay(target: &Target, message: &str, times: usize) -> Result<Replay> {
     let mut client = Client::connect(target).await?;
     let session = session();
-    let made = client.stream(&session, message).await?;
+    let made = client.stream(&session, message, false).await?;
     let run_id = made.run_id.context("the run has no id")?;
     let mut replay = Replay { events: made.events.len(), ..Replay::default() };
     for _ in 0..times {

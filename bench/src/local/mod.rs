@@ -3,7 +3,9 @@
 //! Owns the servers that it starts, and ends them. Traffic is on loopback only.
 
 mod load;
+mod measures;
 mod peer;
+mod postgres;
 mod server;
 mod sides;
 mod stub;

@@ -6,9 +6,10 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 /// What is compared with, to the version.
-const PACKAGES: [&str; 6] = ["agno==3.1.10", "fastapi", "uvicorn", "sqlalchemy", "python-multipart", "openai"];
+const PACKAGES: [&str; 7] =
+    ["agno==3.1.10", "fastapi", "uvicorn", "sqlalchemy", "python-multipart", "openai", "psycopg[binary]"];
 /// What the script imports: a half-made environment is made again.
-const PROBE: &str = "import agno.os, agno.db.sqlite, agno.models.openai, uvicorn; \
+const PROBE: &str = "import agno.os, agno.db.sqlite, agno.db.postgres, agno.models.openai, uvicorn; \
                      from importlib.metadata import version; assert version('agno') == '3.1.10'";
 
 /// Python with agno.

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
+use super::postgres::Postgres;
 use crate::client::{Client, Target};
 use crate::process::{self, Usage};
 
@@ -20,8 +21,31 @@ use crate::process::{self, Usage};
 const START: Duration = Duration::from_secs(60);
 /// Time to end by itself.
 const FAREWELL: Duration = Duration::from_secs(10);
+/// Variable that tells a server its database.
+const DATABASE: &str = "BENCH_DATABASE";
 /// Pause between two looks at a server that starts.
 const LOOK: Duration = Duration::from_micros(300);
+
+/// Where a server keeps its record.
+pub enum Record {
+    /// A file; `normal` where a power cut may take the last moments.
+    Sqlite {
+        /// Whether it may.
+        normal: bool,
+    },
+    /// A PostgreSQL of its own.
+    Postgres(Postgres),
+}
+
+impl Record {
+    /// One that nobody else uses.
+    ///
+    /// # Errors
+    /// When PostgreSQL does not start.
+    pub async fn postgres() -> Result<Self> {
+        Ok(Self::Postgres(tokio::task::spawn_blocking(Postgres::start).await??))
+    }
+}
 
 /// A server of this machine.
 pub struct Server {
@@ -29,6 +53,7 @@ pub struct Server {
     pid: u32,
     address: SocketAddr,
     started: Duration,
+    record: Record,
     _data: TempDir,
 }
 
@@ -39,6 +64,8 @@ pub struct Used {
     pub server: Usage,
     /// Its children together.
     pub workers: Usage,
+    /// Its PostgreSQL, where there is one. The memory is counted wrong, since its processes share most of it.
+    pub database: Usage,
 }
 
 impl Used {
@@ -47,47 +74,71 @@ impl Used {
         self.server.rss_kib + self.workers.rss_kib
     }
 
-    /// Processor time since another look.
-    pub fn cpu_since(&self, before: &Self) -> (Duration, Duration) {
+    /// Processor time since another look: server, workers, database.
+    pub fn cpu_since(&self, before: &Self) -> [Duration; 3] {
         let since = |now: Usage, then: Usage| now.cpu.saturating_sub(then.cpu);
-        (since(self.server, before.server), since(self.workers, before.workers))
+        let Self { server, workers, database } = *self;
+        [since(server, before.server), since(workers, before.workers), since(database, before.database)]
     }
 }
 
 impl Server {
-    /// Starts `cadre dev` with agents `own` (scripted) and `wire` (asks the model server).
+    /// Starts `cadre dev` with agents `own` (scripted), `many` (the same, with tools) and `wire` (asks the model server).
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn cadre(program: &Path, model: SocketAddr) -> Result<Self> {
+    pub async fn cadre(program: &Path, model: SocketAddr, record: Record) -> Result<Self> {
         let data = tempfile::tempdir()?;
         let manifests = include_str!("manifests.yaml").replace("MODEL_URL", &format!("http://{model}/v1"));
         std::fs::write(data.path().join("bench.yaml"), manifests)?;
         let address = free().await?;
         let mut command = Command::new(program);
         command.arg("dev").arg(data.path()).args(["--listen", &address.to_string()]);
-        Self::start(command, address, data).await
+        let mut url = None;
+        match &record {
+            Record::Sqlite { normal: false } => {}
+            Record::Sqlite { normal: true } => {
+                command.args(["--durability", "normal"]);
+            }
+            Record::Postgres(postgres) => {
+                command.args(["--database-env", DATABASE]);
+                url = Some(format!("postgres://cadre@{}/postgres", postgres.folder().replace('/', "%2F")));
+            }
+        }
+        Self::start(command, address, url, record, data).await
     }
 
     /// Starts agno's AgentOS with agents `wire` and `events`.
     ///
     /// # Errors
     /// When it does not start.
-    pub async fn peer(python: &Path, model: SocketAddr) -> Result<Self> {
+    pub async fn peer(python: &Path, model: SocketAddr, record: Record) -> Result<Self> {
         let data = tempfile::tempdir()?;
         let script = data.path().join("agentos.py");
         std::fs::write(&script, include_str!("../../peer/agentos.py"))?;
         let address = free().await?;
         let mut command = Command::new(python);
-        command.arg(&script).arg(data.path().join("agno.db")).arg(format!("http://{model}/v1"));
-        command.arg(address.port().to_string());
-        Self::start(command, address, data).await
+        let database = match &record {
+            Record::Sqlite { .. } => data.path().join("agno.db").display().to_string(),
+            Record::Postgres(postgres) => format!("postgresql+psycopg://cadre@/postgres?host={}", postgres.folder()),
+        };
+        command.arg(&script).arg(database).arg(format!("http://{model}/v1")).arg(address.port().to_string());
+        Self::start(command, address, None, record, data).await
     }
 
-    async fn start(mut command: Command, address: SocketAddr, data: TempDir) -> Result<Self> {
+    async fn start(
+        mut command: Command,
+        address: SocketAddr,
+        url: Option<String>,
+        record: Record,
+        data: TempDir,
+    ) -> Result<Self> {
         // Nothing of the caller's: no key, no proxy.
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", data.path());
         command.env("AGNO_TELEMETRY", "false").current_dir(data.path());
+        if let Some(url) = url {
+            command.env(DATABASE, url);
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
         let program = command.as_std().get_program().display().to_string();
         let began = Instant::now();
@@ -101,7 +152,7 @@ impl Server {
             anyhow::ensure!(began.elapsed() < START, "{program} does not answer");
             tokio::time::sleep(LOOK).await;
         }
-        Ok(Self { child, pid, address, started: began.elapsed(), _data: data })
+        Ok(Self { child, pid, address, started: began.elapsed(), record, _data: data })
     }
 
     /// Time from the start to the first `/health`.
@@ -120,7 +171,11 @@ impl Server {
         for (index, pid) in process::family(self.pid).into_iter().enumerate() {
             let Some(usage) = process::usage(pid) else { continue };
             let part = if index == 0 { &mut used.server } else { &mut used.workers };
-            *part = Usage { rss_kib: part.rss_kib + usage.rss_kib, cpu: part.cpu + usage.cpu };
+            *part = part.plus(usage);
+        }
+        if let Record::Postgres(postgres) = &self.record {
+            let database = process::family(postgres.pid()).into_iter().filter_map(process::usage);
+            used.database = database.fold(Usage::default(), Usage::plus);
         }
         used
     }

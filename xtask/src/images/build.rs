@@ -24,6 +24,16 @@ impl Programs {
 /// # Errors
 /// When cargo fails: its messages are on standard error.
 pub fn programs(images: &[Image], cli: bool) -> Result<Programs> {
+    let of_images = ["cadre-operator", "cadre-api", "cadre-agent"];
+    let wanted = of_images.into_iter().filter(|program| images.iter().any(|image| image.program() == *program));
+    named(wanted.chain(cli.then_some("kubectl-cadre")))
+}
+
+/// Builds programs of the workspace in the same way.
+///
+/// # Errors
+/// As [`programs`].
+pub fn named<'a>(programs: impl IntoIterator<Item = &'a str>) -> Result<Programs> {
     let target = host()?;
     let root = workspace();
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);

@@ -4,7 +4,7 @@
 //! image. Every image has two names: its version, and a tag made from its content, so that a changed image is a
 //! changed name.
 
-mod build;
+pub mod build;
 mod contents;
 mod root;
 
