@@ -24,9 +24,9 @@ impl Programs {
 /// # Errors
 /// When cargo fails: its messages are on standard error.
 pub fn programs(images: &[Image], cli: bool) -> Result<Programs> {
-    let of_images = ["cadre-operator", "cadre-api", "cadre-agent"];
-    let wanted = of_images.into_iter().filter(|program| images.iter().any(|image| image.program() == *program));
-    named(wanted.chain(cli.then_some("kubectl-cadre")))
+    let wanted = |program: &&str| images.iter().any(|image| image.program() == Some(program));
+    let of_images = ["cadre-operator", "cadre-api", "cadre-agent"].into_iter().filter(wanted);
+    named(of_images.chain(cli.then_some("kubectl-cadre")))
 }
 
 /// Builds programs of the workspace in the same way.
@@ -38,9 +38,7 @@ pub fn named<'a>(programs: impl IntoIterator<Item = &'a str>) -> Result<Programs
     let root = workspace();
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
     let built = Programs { folder: folder.join(&target).join("release") };
-    let wanted = |program: &&str| images.iter().any(|image| image.program() == Some(program));
-    let mut programs: Vec<_> = ["cadre-operator", "cadre-api", "cadre-agent"].into_iter().filter(wanted).collect();
-    programs.extend(cli.then_some("kubectl-cadre"));
+    let programs: Vec<_> = programs.into_iter().collect();
     if programs.is_empty() {
         return Ok(built);
     }
