@@ -19,6 +19,8 @@ use cadre_api::catalog::Catalog as _;
 use cadre_api::catalog::folder::{FolderCatalog, FolderError};
 use cadre_api::catalog::manifest::Problem;
 use cadre_api::catalog::secrets::FolderSecrets;
+use cadre_api::cluster;
+use cadre_api::config::{Database, DurabilityArg};
 use cadre_api::domain::Limits;
 use cadre_api::placement::process::ProcessPlacement;
 use cadre_api::routes::state::UserSettings;
@@ -27,7 +29,6 @@ use cadre_api::telemetry::Traces;
 use cadre_api::worker::binding::LocalBindings;
 use cadre_gateway::{EgressPolicy, Gateway};
 use cadre_store::Store;
-use cadre_store::sqlite::{Durability, SqliteStore};
 use clap::Args;
 use secrecy::SecretString;
 use tokio::net::{TcpListener, UnixListener};
@@ -56,6 +57,13 @@ pub struct DevArgs {
     /// Where the database and the workspaces are. Default: DIR/.cadre
     #[arg(long)]
     data: Option<PathBuf>,
+    /// What a power cut may take of the SQLite file: nothing that was answered (full), or the last moments (normal), which
+    /// waits less for the disk. A crash of this program alone takes nothing either way.
+    #[arg(long, value_enum, default_value_t = DurabilityArg::Full)]
+    durability: DurabilityArg,
+    /// Variable with the URL of another database: postgres://user:password@host/database. Without it: SQLite below --data.
+    #[arg(long, value_name = "VARIABLE")]
+    database_env: Option<String>,
     /// Variable with the API's bearer key: at least 32 random bytes. Without it only local programs are let in.
     #[arg(long, default_value = "OS_SECURITY_KEY", value_name = "VARIABLE")]
     token_env: String,
@@ -79,8 +87,7 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     let watch = catalog.watch(stop.clone())?;
     // What changed before the watch began would otherwise be seen at the next change only.
     catalog.reload().map_err(wrong)?;
-    let data = Data::open(&args)?;
-    data.store.migrate().await.context("the database can't be migrated")?;
+    let data = Data::open(&args).await?;
     let listener =
         TcpListener::bind(args.listen).await.with_context(|| format!("{} can't be listened on", args.listen))?;
     let listen = listener.local_addr()?;
@@ -163,7 +170,7 @@ struct Data {
 }
 
 impl Data {
-    fn open(args: &DevArgs) -> anyhow::Result<Self> {
+    async fn open(args: &DevArgs) -> anyhow::Result<Self> {
         let beside = if args.dir.is_dir() { args.dir.as_path() } else { args.dir.parent().unwrap_or(Path::new(".")) };
         let folder = args.data.clone().unwrap_or_else(|| beside.join(".cadre"));
         let workspaces = folder.join("workspaces");
@@ -175,10 +182,14 @@ impl Data {
         // What agents make is no part of the folder that the manifests are versioned in.
         std::fs::write(folder.join(".gitignore"), "*\n")?;
         let workspaces = workspaces.canonicalize()?;
-        let path = folder.canonicalize()?.join("cadre.db");
-        let store = SqliteStore::open(&path, Durability::Full)
-            .with_context(|| format!("{} can't be opened", path.display()))?;
-        Ok(Self { store: Arc::new(store), workspaces })
+        let database = match &args.database_env {
+            Some(variable) => {
+                let url = std::env::var(variable).with_context(|| format!("there is no variable {variable}"))?;
+                url.parse::<Database>().with_context(|| format!("the variable {variable} is wrong"))?
+            }
+            None => Database::Sqlite(folder.canonicalize()?.join("cadre.db")),
+        };
+        Ok(Self { store: cluster::open(database, args.durability.into()).await?, workspaces })
     }
 }
 
