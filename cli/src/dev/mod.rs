@@ -67,8 +67,8 @@ pub struct DevArgs {
     /// Variable with the API's bearer key: at least 32 random bytes. Without it only local programs are let in.
     #[arg(long, default_value = "OS_SECURITY_KEY", value_name = "VARIABLE")]
     token_env: String,
-    /// Worker processes.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// Worker processes. Each executes any number of sessions at once.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
 }
 
