@@ -27,6 +27,8 @@ pub const HEARTBEAT_SECONDS: u64 = 5;
 pub const MISSED_HEARTBEATS: u64 = 3;
 /// Largest frame, in bytes, in either direction.
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
+/// Bytes that each end reads at once, for nearly all frames are short: a larger buffer is allocated anew for each of them.
+pub const READ_BYTES: usize = 16 << 10;
 /// Audience of the token that a pod shows.
 pub const TOKEN_AUDIENCE: &str = "cadre-api";
 
@@ -108,7 +110,7 @@ pub struct RemoteToolResult {
 
 /// From the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub enum WorkerFrame {
     /// First frame.
     Hello(Hello),
@@ -171,7 +173,7 @@ pub enum WorkerFrame {
 
 /// To the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "type", rename_all = "camelCase")]
+#[serde(rename_all = "camelCase")]
 pub enum ServerFrame {
     /// Answer to `Hello`.
     Welcome {

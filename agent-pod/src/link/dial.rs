@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use cadre_protocol::worker::{LINK_PATH, MAX_FRAME_BYTES};
+use cadre_protocol::worker::{LINK_PATH, MAX_FRAME_BYTES, READ_BYTES};
 use http::header::{AUTHORIZATION, HeaderValue};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -76,6 +76,7 @@ async fn open(endpoint: &Endpoint, bearer: HeaderValue) -> Result<Socket, DialEr
     request.headers_mut().insert(AUTHORIZATION, bearer);
     let limits =
         WebSocketConfig::default().max_message_size(Some(MAX_FRAME_BYTES)).max_frame_size(Some(MAX_FRAME_BYTES));
+    let limits = limits.read_buffer_size(READ_BYTES);
     let (socket, _) = client_async_with_config(request, stream, Some(limits)).await?;
     Ok(socket)
 }

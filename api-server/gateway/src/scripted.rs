@@ -46,7 +46,7 @@ mod play;
 mod script;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cadre_protocol::model::{ModelError, ModelRequest};
 
@@ -66,10 +66,14 @@ pub fn check(script: &str) -> Result<(), String> {
     Script::parse(script).map(|_| ())
 }
 
-/// The provider. Remembers nothing but how often a turn with `fail.times` has failed.
+/// Models' scripts that are kept as they were read; beyond this all are read again.
+const MAX_READ: usize = 64;
+
+/// The provider. Remembers how often a turn with `fail.times` has failed, and what it has read.
 #[derive(Debug, Default)]
 pub(crate) struct Scripts {
     failed: Mutex<HashMap<String, u32>>,
+    read: Mutex<HashMap<String, Arc<Script>>>,
 }
 
 impl Scripts {
@@ -80,11 +84,27 @@ impl Scripts {
         sink: &mut Sink<'_>,
     ) -> Result<Answer, ModelError> {
         let conversation = Conversation::read(&request.messages);
-        let script = Script::choose(conversation.script, model.script.as_deref())?;
+        let script = self.choose(conversation.script, model.script.as_deref())?;
         let turn = script.turn(conversation.turn);
         let place = format!("{}/{}/{}/{}", model.namespace, model.name, conversation.id, conversation.turn);
         let error = turn.fail.as_ref().filter(|fail| self.fails(&place, fail.times)).map(script::Fail::error);
         play::play(&turn, &conversation, request, error, sink).await
+    }
+
+    /// The script that applies.
+    fn choose(&self, prompt: Option<&str>, spec: Option<&str>) -> Result<Arc<Script>, ModelError> {
+        let (None, Some(text)) = (prompt, spec) else { return Script::choose(prompt, spec).map(Arc::new) };
+        let known = self.read.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        if let Some(script) = known {
+            return Ok(script);
+        }
+        let script = Arc::new(Script::choose(None, spec)?);
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if read.len() >= MAX_READ {
+            read.clear();
+        }
+        read.insert(text.to_owned(), Arc::clone(&script));
+        Ok(script)
     }
 
     /// Counts a failure if it is among the first `times` at this place.

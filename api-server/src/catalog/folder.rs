@@ -114,10 +114,9 @@ impl FolderCatalog {
                     let _ = sender.send(());
                 }
             })?;
-        watcher.watch(&self.folder, RecursiveMode::Recursive)?;
+        watch_folders(&mut watcher, &self.folder)?;
         let catalog = self.clone();
         Ok(async move {
-            let _watcher = watcher;
             loop {
                 tokio::select! {
                     Some(()) = events.recv() => {}
@@ -125,6 +124,9 @@ impl FolderCatalog {
                     else => return,
                 }
                 while tokio::time::timeout(SETTLE, events.recv()).await.is_ok_and(|event| event.is_some()) {}
+                if let Err(error) = watch_folders(&mut watcher, &catalog.folder) {
+                    tracing::error!(error = %error, "changes of some folders can't be watched");
+                }
                 match catalog.reload() {
                     Ok(()) => tracing::info!(agents = catalog.table.agents().len(), "manifests read again"),
                     Err(error) => tracing::error!(error = %error, "manifests are wrong; the last good ones stay"),
@@ -169,6 +171,25 @@ impl Catalog for FolderCatalog {
 
     fn synced(&self) -> bool {
         true
+    }
+}
+
+/// Watches all folders, also those that have come since. Not the hidden ones: the database of `cadre dev` is in one, and
+/// would tell of every write.
+fn watch_folders(watcher: &mut RecommendedWatcher, root: &Path) -> Result<(), FolderError> {
+    let mut folders = Vec::new();
+    collect_folders(root, 0, &mut folders);
+    Ok(folders.iter().try_for_each(|folder| watcher.watch(folder, RecursiveMode::NonRecursive))?)
+}
+
+fn collect_folders(path: &Path, depth: usize, found: &mut Vec<PathBuf>) {
+    found.push(path.to_owned());
+    let Some(entries) = std::fs::read_dir(path).ok().filter(|_| depth < MAX_DEPTH) else { return };
+    for entry in entries.flatten() {
+        let is_folder = std::fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
+        if is_folder && !entry.file_name().to_string_lossy().starts_with('.') {
+            collect_folders(&entry.path(), depth + 1, found);
+        }
     }
 }
 

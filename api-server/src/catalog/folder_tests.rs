@@ -44,6 +44,19 @@ async fn a_change_is_seen_and_a_mistake_leaves_the_last_good_picture() {
     let mended = problems.wait_for(Vec::is_empty);
     tokio::time::timeout(patience, mended).await.unwrap().unwrap();
     assert!(catalog.agent(&ComponentRef::agent("default", "a")).is_none());
+
+    std::fs::create_dir(folder.path().join("new")).unwrap();
+    let file = folder.path().join("new/a.yaml");
+    for text in ["three", "four"] {
+        std::fs::write(&file, agent(text)).unwrap();
+        let component = ComponentRef::agent("default", "a");
+        let seen = async {
+            while catalog.agent(&component).is_none() || instructions(&catalog) != text {
+                changes.changed().await.unwrap();
+            }
+        };
+        tokio::time::timeout(patience, seen).await.unwrap();
+    }
     stop.cancel();
     watching.await.unwrap();
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -214,6 +214,8 @@ fn take(
     }
 }
 
+static CRDS: OnceLock<Result<Vec<crds::Manifest>, String>> = OnceLock::new();
+
 fn spec<T: DeserializeOwned>(document: &Document<'_>, plural: &str, name: &str) -> Result<T, Vec<Problem>> {
     if !is_name(name) {
         let message = format!("metadata.name {name:?} must be a DNS label of at most 52 characters, without dots");
@@ -221,7 +223,9 @@ fn spec<T: DeserializeOwned>(document: &Document<'_>, plural: &str, name: &str) 
     }
     let object: Object<T> = document.read().map_err(|problem| vec![problem])?;
     let value: Value = document.read().map_err(|problem| vec![problem])?;
-    let crds = crds::all().map_err(|error| vec![document.problem(error.to_string())])?;
+    // Made once: that takes longer than all else that is done with a manifest.
+    let crds = CRDS.get_or_init(|| crds::all().map_err(|error| error.to_string()));
+    let crds = crds.as_ref().map_err(|error| vec![document.problem(error)])?;
     let crd = crds.iter().find(|crd| crd.plural == plural);
     let schema = crd.map(|crd| &crd.object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]);
     let problems = schema.map(|schema| schema::problems(schema, &value["spec"])).unwrap_or_default();

@@ -10,7 +10,7 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use cadre_protocol::feed::{FEED_PATH, RUNS_PATH};
 use cadre_protocol::problem::{ErrorCode, Problem};
-use cadre_protocol::worker::{LINK_PATH, MAX_FRAME_BYTES};
+use cadre_protocol::worker::{LINK_PATH, MAX_FRAME_BYTES, READ_BYTES};
 use http::{StatusCode, header};
 
 use crate::auth::pod::{Authenticate, Caller};
@@ -81,6 +81,7 @@ async fn open_link(
     upgrade
         .max_message_size(MAX_FRAME_BYTES)
         .max_frame_size(MAX_FRAME_BYTES)
+        .read_buffer_size(READ_BYTES)
         .on_upgrade(move |socket| link::serve(state.port, caller, socket))
 }
 

@@ -37,7 +37,8 @@ impl SqliteConnection {
         };
         inner.set_prepared_statement_cache_capacity(STATEMENTS);
         inner.busy_timeout(options.busy_timeout)?;
-        inner.pragma_update(None, "cache_size", -16_384)?;
+        // Readers' pages are void after the next commit, so theirs are few.
+        inner.pragma_update(None, "cache_size", if purpose == Purpose::Write { -8_192 } else { -1_024 })?;
         inner.pragma_update(None, "temp_store", "memory")?;
         let is_memory = options.location == Location::Memory;
         if purpose == Purpose::Write {
