@@ -8,6 +8,7 @@ pub mod cache;
 pub mod cluster;
 pub mod control_plane;
 pub mod kubeconfig;
+pub mod matrix;
 pub mod pki;
 pub mod python;
 pub mod story;

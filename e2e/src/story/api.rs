@@ -15,7 +15,7 @@ use crate::cluster::Cluster;
 use crate::wait;
 
 /// Media type of the API's forms.
-const FORM: &str = "application/x-www-form-urlencoded";
+pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
 /// Longest time until the API answers again after it was killed.
 const RETURN: Duration = Duration::from_secs(180);
 
@@ -165,12 +165,12 @@ fn answers(forward: &Forward) -> bool {
 }
 
 /// A form's body.
-fn encode(form: &[(&str, &str)]) -> String {
+pub(crate) fn encode(form: &[(&str, &str)]) -> String {
     let pairs: Vec<_> = form.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();
     pairs.join("&")
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let escaped = |byte: &u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(*byte).to_string(),
         byte => format!("%{byte:02X}"),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use super::api::{Api, Started};
+use super::http::Response;
 
 /// The client hangs up after so many events.
 const PATIENCE: usize = 9;
@@ -63,7 +64,8 @@ impl Follower {
                 connections += 1;
                 let before = last;
                 // A connection that breaks is what this client is about: it opens the next.
-                let over = connection(&api, &path, &mut last, Some(PATIENCE), |frame| sender.send(frame).is_ok());
+                let open = |headers: &[(&str, &str)]| api.once("POST", &path, headers, &[]);
+                let over = connection(open, &mut last, Some(PATIENCE), |frame| sender.send(frame).is_ok());
                 if matches!(over, Ok(true)) {
                     return Ok(connections);
                 }
@@ -118,8 +120,17 @@ impl Follower {
 /// # Errors
 /// When the stream breaks off.
 pub fn replay(api: &Api, started: &Started) -> Result<Vec<Frame>> {
+    let path = path(started);
+    replay_by(|headers| api.once("POST", &path, headers, &[]))
+}
+
+/// All events of a run that has ended, in the one connection that `open` makes with these headers.
+///
+/// # Errors
+/// When the stream breaks off.
+pub fn replay_by(open: impl FnOnce(&[(&str, &str)]) -> Result<Response>) -> Result<Vec<Frame>> {
     let mut frames = Vec::new();
-    let complete = connection(api, &path(started), &mut None, None, |frame| {
+    let complete = connection(open, &mut None, None, |frame| {
         frames.push(frame);
         true
     })?;
@@ -127,21 +138,26 @@ pub fn replay(api: &Api, started: &Started) -> Result<Vec<Frame>> {
     Ok(frames)
 }
 
-fn path(Started { agent, run, session: _ }: &Started) -> String {
+/// Where a run's stream goes on.
+#[must_use]
+pub fn path(Started { agent, run, session: _ }: &Started) -> String {
     format!("/agents/{agent}/runs/{run}/resume")
 }
 
-/// One connection. True: the last event came.
-fn connection(
-    api: &Api,
-    path: &str,
+/// One connection, which `open` makes with the headers that say from where on. It ends after `patience` events, if given.
+/// True: the last event came.
+///
+/// # Errors
+/// When it can't be opened, or breaks off.
+pub fn connection(
+    open: impl FnOnce(&[(&str, &str)]) -> Result<Response>,
     last: &mut Option<u64>,
     patience: Option<usize>,
     mut take: impl FnMut(Frame) -> bool,
 ) -> Result<bool> {
     let text = last.map(|last| last.to_string());
     let headers: Vec<_> = text.iter().map(|last| ("Last-Event-ID", last.as_str())).collect();
-    let answer = api.once("POST", path, &headers, &[])?;
+    let answer = open(&headers)?;
     ensure!(answer.status == 200, "the stream answers {}", answer.status);
     let mut lines = BufReader::new(answer).lines();
     let mut count = 0;

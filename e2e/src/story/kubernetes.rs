@@ -32,7 +32,7 @@ impl Kubernetes {
     pub fn path(namespace: &str, plural: &str) -> String {
         let group = match plural {
             "models" | "agents" | "runs" | "sandboxes" => "/apis/cadre.dev/v1alpha1",
-            "deployments" => "/apis/apps/v1",
+            "deployments" | "statefulsets" => "/apis/apps/v1",
             "networkpolicies" => "/apis/networking.k8s.io/v1",
             _ => "/api/v1",
         };

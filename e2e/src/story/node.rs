@@ -58,7 +58,11 @@ impl Story {
     }
 }
 
-fn xtask(arguments: &[&str]) -> Result<()> {
+/// Runs a task of the project.
+///
+/// # Errors
+/// When it fails: with what it said.
+pub fn xtask(arguments: &[&str]) -> Result<()> {
     let mut xtask = Command::new(env!("CARGO"));
     xtask.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     run(xtask.arg("xtask").args(arguments)).map(drop)

@@ -30,7 +30,12 @@ enum Part {
     Units,
     /// Tests on the cluster: the cluster itself, the example, crashes, node loss, isolation, silence, leaks.
     Cluster,
+    /// The crash matrix in full: 100 runs, 20 rounds. Only when asked for; `CADRE_MATRIX_…` change its size.
+    Matrix,
 }
+
+/// The size of the full matrix; what is set in the environment goes first.
+const MATRIX: [(&str, &str); 2] = [("CADRE_MATRIX_RUNS", "100"), ("CADRE_MATRIX_ROUNDS", "20")];
 
 /// Runs them.
 ///
@@ -60,6 +65,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         progress.say("tests on the cluster");
         // One at a time: they end nodes and servers that the others need.
         tests(&mut count, &["--package", "cadre-e2e", "--", "--test-threads=1"], &[])?;
+    }
+    if arguments.only == Some(Part::Matrix) {
+        progress.say("the cluster, with Cadre on it");
+        crate::quickstart::install()?;
+        progress.say("the crash matrix");
+        let size = MATRIX.into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+        let size: Vec<_> = size.map(|(name, value)| (name, PathBuf::from(value))).collect();
+        tests(&mut count, &["--package", "cadre-e2e", "--test", "matrix"], &size)?;
     }
     progress.say("all is run");
     finish(&count)
