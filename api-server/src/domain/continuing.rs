@@ -83,7 +83,7 @@ impl Service {
         for _ in 0..LOOKS {
             let detail = self.detail(run_id, principal).await?;
             let done = match plan(&detail.run, &detail.messages, &wish)? {
-                Plan::Resume { input } => self.resume_run(&detail, input).await?,
+                Plan::Resume { input } => self.resume_run(&detail, input, None).await?,
                 Plan::Fork { keep, input, regenerate } => {
                     let fork = Fork {
                         source: run_id.clone(),
@@ -106,10 +106,17 @@ impl Service {
         Message::text(Role::User, text, self.now_ms())
     }
 
-    /// None when the run is not as it was.
-    async fn resume_run(&self, detail: &RunDetail, input: Option<String>) -> Result<Option<Continued>, DomainError> {
+    /// Puts a run that has failed or was cancelled into its line again. `retries` are its attempts after the first one;
+    /// the agent's when absent. None when the run is not as it was.
+    pub(crate) async fn resume_run(
+        &self,
+        detail: &RunDetail,
+        input: Option<String>,
+        retries: Option<u32>,
+    ) -> Result<Option<Continued>, DomainError> {
         let run = &detail.run;
-        let (agent, revision) = self.resolve(&Submit::text(run.component.clone(), run.principal.clone(), "")).await?;
+        let wanted = Submit { retries, ..Submit::text(run.component.clone(), run.principal.clone(), "") };
+        let (agent, revision) = self.resolve(&wanted).await?;
         let is_limited = self.is_limited(&agent);
         let resumption = Resumption {
             run_id: run.run_id.clone(),

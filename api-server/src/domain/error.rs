@@ -44,6 +44,12 @@ pub enum DomainError {
     /// Too large.
     #[error("{0}")]
     TooLarge(String),
+    /// The job has not ended, has ended well, or belongs to a Run object.
+    #[error("job {0} not found or not in a requeueable state")]
+    NotRequeueable(String),
+    /// The job failed a moment ago (seconds).
+    #[error("job {0} failed within the last {1}s and may still be under way; try again later, or with force=true")]
+    JustFailed(String, u64),
     /// The session id is taken.
     #[error("session {0} exists already")]
     SessionExists(String),
@@ -83,7 +89,8 @@ impl DomainError {
             Self::NotContinuable { .. } => ErrorCode::Conflict,
             Self::Invalid(_) => ErrorCode::Validation,
             Self::TooLarge(_) => ErrorCode::TooLarge,
-            Self::SessionExists(_) => ErrorCode::Conflict,
+            Self::NotRequeueable(_) => ErrorCode::BadRequest,
+            Self::SessionExists(_) | Self::JustFailed(..) => ErrorCode::Conflict,
             Self::RunExists(_) => ErrorCode::RunExists,
             Self::IdempotencyConflict => ErrorCode::IdempotencyConflict,
             Self::SessionBusy(_) => ErrorCode::SessionBusy,

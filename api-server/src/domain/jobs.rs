@@ -1,9 +1,51 @@
 //! The queue as its operators see it: a job is a run, its id the run's.
 
+use std::time::Duration;
+
 use cadre_protocol::ids::RunId;
+use cadre_protocol::run::RunStatus;
 use cadre_store::rows::jobs::{JobFilter, JobRow};
+use cadre_store::rows::{Origin, RunRow};
 
 use super::{DomainError, Service};
+
+/// For so long after a failure something of the run may still be under way.
+const JUST_FAILED: Duration = Duration::from_secs(60);
+/// For so long a cancel stands.
+const CANCEL_STANDS: Duration = Duration::from_secs(24 * 3600);
+
+/// How a job may be run once more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requeue {
+    /// Although it was cancelled.
+    pub clear_cancellation: bool,
+    /// Although it has failed a moment ago.
+    pub force: bool,
+}
+
+/// What is done with the wish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Run,
+    /// Its cancel stands.
+    Leave,
+    JustFailed,
+    Refuse,
+}
+
+fn verdict(run: &RunRow, wish: Requeue, now_ms: u64) -> Verdict {
+    let ended_ms = run.finished_at_ms.unwrap_or(run.created_at_ms);
+    let younger_than = |time: Duration| u128::from(now_ms.saturating_sub(ended_ms)) < time.as_millis();
+    match run.status {
+        // Its object has told the end already.
+        RunStatus::Error | RunStatus::Cancelled if matches!(run.origin, Origin::RunObject { .. }) => Verdict::Refuse,
+        RunStatus::Error if !wish.force && younger_than(JUST_FAILED) => Verdict::JustFailed,
+        RunStatus::Error => Verdict::Run,
+        RunStatus::Cancelled if !wish.clear_cancellation && younger_than(CANCEL_STANDS) => Verdict::Leave,
+        RunStatus::Cancelled => Verdict::Run,
+        _ => Verdict::Refuse,
+    }
+}
 
 impl Service {
     /// A page of the jobs that match, with the number of all.
@@ -20,5 +62,33 @@ impl Service {
     /// [`DomainError::RunNotFound`].
     pub async fn job(&self, run_id: &RunId) -> Result<JobRow, DomainError> {
         self.0.store.job(run_id).await?.ok_or_else(|| DomainError::RunNotFound(run_id.to_string()))
+    }
+    /// Runs a job once more that has failed or was cancelled: the same run goes on from its journal, for one attempt. A
+    /// cancel of the last day stands unless the wish says otherwise: the job is then answered as it is.
+    ///
+    /// # Errors
+    /// [`DomainError::RunNotFound`]; [`DomainError::NotRequeueable`]; [`DomainError::JustFailed`].
+    pub async fn requeue(&self, run_id: &RunId, wish: Requeue) -> Result<JobRow, DomainError> {
+        if self.0.stopping.is_cancelled() {
+            return Err(DomainError::ShuttingDown);
+        }
+        let (service, run_id) = (self.clone(), run_id.clone());
+        // What is durable is placed even if the caller goes away.
+        let task = self.0.tasks.spawn(async move { service.run_again(&run_id, wish).await });
+        task.await.unwrap_or(Err(DomainError::ShuttingDown))
+    }
+
+    async fn run_again(&self, run_id: &RunId, wish: Requeue) -> Result<JobRow, DomainError> {
+        let detail = self.detail(run_id, None).await?;
+        match verdict(&detail.run, wish, self.now_ms()) {
+            Verdict::Run => {}
+            Verdict::Leave => return self.job(run_id).await,
+            Verdict::JustFailed => return Err(DomainError::JustFailed(run_id.to_string(), JUST_FAILED.as_secs())),
+            Verdict::Refuse => return Err(DomainError::NotRequeueable(run_id.to_string())),
+        }
+        match self.resume_run(&detail, None, Some(0)).await? {
+            Some(_) => self.job(run_id).await,
+            None => Err(DomainError::NotRequeueable(run_id.to_string())),
+        }
     }
 }

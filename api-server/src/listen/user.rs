@@ -98,6 +98,7 @@ fn protected() -> OpenApiRouter<UserState> {
         .routes(routes!(queue::stats::stats))
         .routes(routes!(queue::jobs::list))
         .routes(routes!(queue::jobs::get))
+        .routes(routes!(queue::requeue::requeue))
 }
 
 /// Puts the actor into the request, or answers 401 before the body is read.

@@ -199,3 +199,44 @@ async fn a_cancel_may_come_before_its_run() {
     let stream = request(Method::POST, RUNS, ADA_KEY, FORM, "message=m&run_id=streamed");
     assert_eq!(names(&world.send(stream).await.text), ["RunCancelled"]);
 }
+
+#[tokio::test]
+async fn a_failed_job_is_run_once_more() {
+    let world = world().await;
+    world.post(RUNS, "message=fail&stream=false&session_id=s&run_id=r").await;
+    let requeue = |id: &str, query: &str| {
+        let path = format!("/queue/jobs/{id}/requeue{query}");
+        let world = &world;
+        async move { world.post(&path, "").await }
+    };
+    let early = requeue("r", "").await;
+    assert_eq!((early.status.as_u16(), &early.json()["error_id"]), (409, &json!("conflict")));
+    assert_eq!(world.get("/queue/jobs/r").await.json()["status"], "failed");
+    let again = requeue("r", "?force=true").await;
+    assert_eq!(again.status, 200, "{}", again.text);
+    assert_eq!(again.json()["max_attempts"], json!(again.json()["attempt"].as_u64().unwrap().max(1)));
+    let done = world.until("/queue/jobs/r", |job| job["status"] == "completed").await;
+    assert_eq!((&done["attempt"], &done["error"]), (&json!(2), &json!(null)));
+    let refused = requeue("r", "?force=true&clear_cancellation=true").await;
+    assert_eq!((refused.status.as_u16(), &refused.json()["error_id"]), (400, &json!("bad_request")));
+    assert_eq!(requeue("none", "").await.status, 404);
+    assert_eq!(requeue("r", "?force=perhaps").await.status, 422);
+    let foreign = request(Method::POST, "/queue/jobs/r/requeue", ADA_KEY, FORM, "");
+    assert_eq!(world.send(foreign).await.status, 403);
+}
+
+#[tokio::test]
+async fn a_cancelled_job_stays_so_unless_the_cancel_is_cleared() {
+    let world = world().await;
+    world.post(RUNS, "message=wait&stream=false&background=true&session_id=s&run_id=head").await;
+    world.post(RUNS, "message=m&stream=false&background=true&session_id=s&run_id=r").await;
+    assert_eq!(world.post("/queue/jobs/r/requeue", "").await.status, 400, "it waits");
+    world.post(&format!("{RUNS}/r/cancel"), "").await;
+    let stays = world.post("/queue/jobs/r/requeue?force=true", "").await;
+    assert_eq!((stays.status.as_u16(), &stays.json()["status"]), (200, &json!("cancelled")));
+    let again = world.post("/queue/jobs/r/requeue?clear_cancellation=true", "").await;
+    assert_eq!((again.status.as_u16(), &again.json()["status"]), (200, &json!("queued")), "{}", again.text);
+    world.release.send_replace(true);
+    let done = world.until("/queue/jobs/r", |job| job["status"] == "completed").await;
+    assert_eq!(done["attempt"], 1);
+}

@@ -1,6 +1,7 @@
 //! The queue of accepted runs.
 
 pub mod jobs;
+pub mod requeue;
 pub mod stats;
 
 use cadre_protocol::problem::ErrorCode;

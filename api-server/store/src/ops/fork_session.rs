@@ -12,8 +12,8 @@ const JOURNALS: &str = "select count(*), cast(coalesce(sum((select e.run_bytes f
      order by e.first_index desc limit 1)), 0) as bigint) from runs r where r.session_id = ?1 \
      and r.finished_at_ms is not null";
 const FILES: &str = "select cast(coalesce(sum(size), 0) as bigint) from blobs where session_id = ?1";
-const SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, metadata, summary, \
-     next_seq, created_at_ms, updated_at_ms) select cast(?2 as text), kind, namespace, name, principal, \
+const SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, metadata, \
+     summary, next_seq, created_at_ms, updated_at_ms) select cast(?2 as text), kind, namespace, name, principal, \
      coalesce(cast(?3 as text), user_id), title, state, metadata, summary, next_seq, cast(?4 as bigint), cast(?4 as bigint) \
      from sessions where session_id = ?1";
 /// A reference to a run of the same session becomes one to its copy.

@@ -51,7 +51,8 @@ impl Prepared {
 pub fn resume(db: &mut dyn Db, prepared: &Prepared) -> Result<ResumeOutcome, DbError> {
     let Resumption { run_id, of, input, agent, revision, max_queue_depth, at_ms } = &prepared.resumption;
     let Some(live) = append::live(db, run_id)? else { return Ok(ResumeOutcome::Changed) };
-    if live.status != RunStatus::Error || fork::count_messages(db, run_id)? != *of {
+    // Whether a cancelled one may go on is decided by whoever asks.
+    if !matches!(live.status, RunStatus::Error | RunStatus::Cancelled) || fork::count_messages(db, run_id)? != *of {
         return Ok(ResumeOutcome::Changed);
     }
     if accept::is_full(db, agent, *max_queue_depth)? {

@@ -1,6 +1,6 @@
 //! Runs as the queue's operators see them.
 
-use cadre_protocol::ids::{RunId, SessionId, WorkerId};
+use cadre_protocol::ids::{SessionId, WorkerId};
 use cadre_protocol::run::RunStatus;
 
 use super::RunRow;
@@ -47,17 +47,4 @@ pub struct JobRow {
     pub idempotency_key: Option<String>,
     /// While it runs: the worker that has it, and since when, in Unix milliseconds.
     pub lease: Option<(WorkerId, u64)>,
-}
-
-/// What came of a wish to run a job once more.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RequeueOutcome {
-    /// It waits again.
-    Requeued(RunId),
-    /// It has not ended, or has ended well.
-    NotRequeueable(RunStatus),
-    /// It failed a moment ago.
-    JustFailed,
-    /// There is none.
-    NotFound,
 }
