@@ -33,16 +33,14 @@ enum Verdict {
     Refuse,
 }
 
-fn verdict(run: &RunRow, wish: Requeue, now_ms: u64) -> Verdict {
-    let ended_ms = run.finished_at_ms.unwrap_or(run.created_at_ms);
-    let younger_than = |time: Duration| u128::from(now_ms.saturating_sub(ended_ms)) < time.as_millis();
-    match run.status {
+/// What to do about a run that ended `age` ago.
+fn verdict(status: RunStatus, of_object: bool, age: Duration, wish: Requeue) -> Verdict {
+    match status {
         // Its object has told the end already.
-        RunStatus::Error | RunStatus::Cancelled if matches!(run.origin, Origin::RunObject { .. }) => Verdict::Refuse,
-        RunStatus::Error if !wish.force && younger_than(JUST_FAILED) => Verdict::JustFailed,
-        RunStatus::Error => Verdict::Run,
-        RunStatus::Cancelled if !wish.clear_cancellation && younger_than(CANCEL_STANDS) => Verdict::Leave,
-        RunStatus::Cancelled => Verdict::Run,
+        RunStatus::Error | RunStatus::Cancelled if of_object => Verdict::Refuse,
+        RunStatus::Error if !wish.force && age < JUST_FAILED => Verdict::JustFailed,
+        RunStatus::Cancelled if !wish.clear_cancellation && age < CANCEL_STANDS => Verdict::Leave,
+        RunStatus::Error | RunStatus::Cancelled => Verdict::Run,
         _ => Verdict::Refuse,
     }
 }
@@ -80,7 +78,10 @@ impl Service {
 
     async fn run_again(&self, run_id: &RunId, wish: Requeue) -> Result<JobRow, DomainError> {
         let detail = self.detail(run_id, None).await?;
-        match verdict(&detail.run, wish, self.now_ms()) {
+        let RunRow { status, origin, finished_at_ms, created_at_ms, .. } = &detail.run;
+        let ended_ms = finished_at_ms.unwrap_or(*created_at_ms);
+        let age = Duration::from_millis(self.now_ms().saturating_sub(ended_ms));
+        match verdict(*status, matches!(origin, Origin::RunObject { .. }), age, wish) {
             Verdict::Run => {}
             Verdict::Leave => return self.job(run_id).await,
             Verdict::JustFailed => return Err(DomainError::JustFailed(run_id.to_string(), JUST_FAILED.as_secs())),
@@ -89,6 +90,36 @@ impl Service {
         match self.resume_run(&detail, None, Some(0)).await? {
             Some(_) => self.job(run_id).await,
             None => Err(DomainError::NotRequeueable(run_id.to_string())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_has_failed_or_was_cancelled_is_run_again() {
+        let plain = Requeue::default();
+        let (force, clear) = (Requeue { force: true, ..plain }, Requeue { clear_cancellation: true, ..plain });
+        let (second, hour, days) = (Duration::from_secs(1), Duration::from_secs(3600), Duration::from_secs(3 * 86_400));
+        for (status, of_object, age, wish, expected) in [
+            (RunStatus::Error, false, hour, plain, Verdict::Run),
+            (RunStatus::Error, false, second, plain, Verdict::JustFailed),
+            (RunStatus::Error, false, second, clear, Verdict::JustFailed),
+            (RunStatus::Error, false, second, force, Verdict::Run),
+            (RunStatus::Error, true, hour, force, Verdict::Refuse),
+            (RunStatus::Cancelled, false, hour, force, Verdict::Leave),
+            (RunStatus::Cancelled, false, second, clear, Verdict::Run),
+            (RunStatus::Cancelled, false, days, plain, Verdict::Run),
+            (RunStatus::Cancelled, true, days, clear, Verdict::Refuse),
+            (RunStatus::Completed, false, days, force, Verdict::Refuse),
+            (RunStatus::Regenerated, false, days, force, Verdict::Refuse),
+            (RunStatus::Pending, false, days, force, Verdict::Refuse),
+            (RunStatus::Running, false, days, force, Verdict::Refuse),
+            (RunStatus::Paused, false, days, force, Verdict::Refuse),
+        ] {
+            assert_eq!(verdict(status, of_object, age, wish), expected, "{status:?} {age:?} {wish:?}");
         }
     }
 }
