@@ -4,7 +4,7 @@
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::get;
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -13,6 +13,7 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::rest;
 use crate::auth::actor::{admit, authenticate};
 use crate::domain::Service;
 use crate::routes::error::{ApiError, panicked, unknown_path, wrong_method};
@@ -38,6 +39,7 @@ pub fn router(service: Service, settings: UserSettings) -> Router {
     protected
         .route_layer(from_fn_with_state(state.clone(), need_schema))
         .merge(upkeep)
+        .route_layer(from_fn(rest::read_rest))
         .route_layer(from_fn_with_state(state.clone(), identify))
         .merge(public)
         .merge(hidden)
