@@ -8,7 +8,7 @@ use cadre_e2e::cluster::{Cluster, Namespace};
 use serde_json::Value;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/cadre");
-const POSTGRESQL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/postgresql/values.yaml");
+const POSTGRESQL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../charts/cadre/values-postgresql.yaml");
 
 fn template(namespace: &str, values: &[&str]) -> Output {
     let mut helm = Command::new(program("helm").unwrap());

@@ -61,7 +61,7 @@ impl Tools {
 }
 
 /// What is told to the chart for a PostgreSQL.
-const POSTGRES_VALUES: &str = "examples/postgresql/values.yaml";
+const POSTGRES_VALUES: &str = "charts/cadre/values-postgresql.yaml";
 
 /// Installs Cadre into a cluster, after making what is missing; with `postgres`, a database beside it.
 ///

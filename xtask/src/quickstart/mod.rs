@@ -26,7 +26,7 @@ pub struct Arguments {
     /// Stop when Cadre is installed; apply no example
     #[arg(long)]
     install_only: bool,
-    /// Keep the record in a PostgreSQL on the cluster, with two API servers (examples/postgresql). For evaluation only
+    /// Keep the record in a PostgreSQL on the cluster, with two API servers (charts/cadre/values-postgresql.yaml). For evaluation only
     #[arg(long)]
     postgres: bool,
 }
