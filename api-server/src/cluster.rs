@@ -1,6 +1,7 @@
 //! The server's parts in a cluster: the record, the informers, Sandboxes, TokenReview.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use cadre_gateway::{EgressPolicy, Gateway};
@@ -27,7 +28,9 @@ use crate::run::{self, Listeners, ServerParts, WorkerListener};
 use crate::telemetry::Traces;
 
 /// Time for traces that wait when the server stops.
-const LAST_TRACES: std::time::Duration = std::time::Duration::from_secs(5);
+const LAST_TRACES: Duration = Duration::from_secs(5);
+/// Time for a database to come back when the server starts; its pod's startup probe allows for more.
+const DATABASE_WAIT: Duration = Duration::from_secs(40);
 
 /// Brings the schema up to date.
 ///
@@ -56,7 +59,7 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
         None => Traces::default(),
     };
     let client = Client::try_default().await.context("the cluster can't be reached")?;
-    let store = open(database, config.durability.into()).await?;
+    let store = open_when_there(database, config.durability.into(), &stop).await?;
 
     let namespaces: Vec<String> = config.namespaces.iter().filter(|name| !name.is_empty()).cloned().collect();
     let catalog = KubeCatalog::start(client.clone(), &namespaces, &config.default_namespace, stop.clone());
@@ -116,6 +119,33 @@ pub async fn open(database: Database, durability: Durability) -> anyhow::Result<
     match store.migrate().await {
         Ok(()) | Err(StoreError::SchemaTooNew { .. }) => Ok(store),
         Err(error) => Err(error).context("the database can't be migrated"),
+    }
+}
+
+/// The same, and waits a while for a database that does not answer: one that is lost together with the server is back
+/// sooner than kubelet would try the server again.
+///
+/// # Errors
+/// As [`open`], when the database can't be reached for that long or `stop` fires.
+pub async fn open_when_there(
+    database: Database,
+    durability: Durability,
+    stop: &CancellationToken,
+) -> anyhow::Result<Arc<dyn Store>> {
+    let until = tokio::time::Instant::now() + DATABASE_WAIT;
+    loop {
+        let error = match open(database.clone(), durability).await {
+            Err(error) if matches!(error.downcast_ref(), Some(StoreError::Unavailable(_))) => error,
+            opened => return opened,
+        };
+        if tokio::time::Instant::now() >= until || stop.is_cancelled() {
+            return Err(error);
+        }
+        tracing::warn!("the database does not answer: the server waits for it");
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            () = stop.cancelled() => return Err(error),
+        }
     }
 }
 

@@ -130,6 +130,25 @@ async fn heard(worker: &mut Worker) {
     worker.fenced(&probe).await;
 }
 
+#[tokio::test]
+async fn a_server_waits_for_a_database_that_is_away_when_it_starts() {
+    let mut database = Process::start();
+    let config = config(&database);
+    database.crash();
+    let stop = CancellationToken::new();
+    let opened = cluster::open_when_there(config.database().unwrap(), config.durability.into(), &stop);
+    let back = tokio::task::spawn_blocking(move || {
+        database.start_again();
+        database
+    });
+    let (store, back) = tokio::join!(opened, back);
+    store.unwrap().check().await.unwrap();
+    drop(back);
+    stop.cancel();
+    let refused = cluster::open_when_there(config.database().unwrap(), config.durability.into(), &stop).await;
+    assert!(refused.is_err(), "a server that is told to stop does not wait");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn migrate_and_serve_open_a_database_by_its_url() {
     let database = Process::start();
