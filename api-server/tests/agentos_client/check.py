@@ -38,6 +38,8 @@ class Check:
         self.agent = arguments.agent
         self.slow_agent = arguments.slow_agent or arguments.agent
         self.session = f"client/{uuid.uuid4()}"
+        # A record that other checks have written to must not matter.
+        self.user = f"ada-{uuid.uuid4()}"
         # The client puts ids into paths as they are: a slash must be escaped by its caller.
         self.session_path = self.session.replace("/", "%2F")
         self.made = str(uuid.uuid4())
@@ -61,11 +63,11 @@ class Check:
 
     async def run_agent(self):
         run = await self.client.run_agent(
-            self.agent, "hello", session_id=self.session, user_id="ada", headers=self.headers,
+            self.agent, "hello", session_id=self.session, user_id=self.user, headers=self.headers,
             session_state={"colour": "blue"}, metadata={"ticket": 7},
         )
         assert run.status == RunStatus.completed, run.status
-        assert run.content and run.session_id == self.session and run.user_id == "ada", run
+        assert run.content and run.session_id == self.session and run.user_id == self.user, run
         assert run.metrics.total_tokens >= 0 and run.metrics.duration is not None, run.metrics
         assert [message.role for message in run.messages][-1] == "assistant", run.messages
         assert run.session_state.get("colour") == "blue" and run.metadata["ticket"] == 7, run
@@ -92,10 +94,10 @@ class Check:
     async def create_session(self):
         made = await self.client.create_session(
             session_type=SessionType.AGENT, session_id=self.made, session_name="Made", session_state={"n": 1},
-            metadata={"k": "v"}, user_id="ada", agent_id=self.agent, headers=self.headers,
+            metadata={"k": "v"}, user_id=self.user, agent_id=self.agent, headers=self.headers,
         )
         assert made.session_id == self.made and made.agent_session_id == self.made, made
-        assert (made.session_name, made.agent_id, made.user_id) == ("Made", self.agent, "ada"), made
+        assert (made.session_name, made.agent_id, made.user_id) == ("Made", self.agent, self.user), made
         assert made.session_state == {"n": 1} and made.metadata == {"k": "v"}, made
         await refused(409, self.client.create_session(session_id=self.made, headers=self.headers))
         await refused(422, self.client.create_session(session_id="..", headers=self.headers))
@@ -120,11 +122,11 @@ class Check:
             page = await self.client.get_sessions(headers=self.headers, **wanted)
             return [session.session_id for session in page.data]
 
-        assert await ids(user_id="ada", session_name="hang") == [self.made]
+        assert await ids(user_id=self.user, session_name="hang") == [self.made]
         assert self.made not in await ids(user_id="nobody") and await ids(session_type=SessionType.TEAM) == []
-        both = [found for found in await ids(user_id="ada", limit=100) if found in (self.made, self.session)]
+        both = [found for found in await ids(user_id=self.user, limit=100) if found in (self.made, self.session)]
         assert both == [self.made, self.session], both
-        turned = await ids(user_id="ada", limit=100, sort_by="created_at", sort_order="asc")
+        turned = await ids(user_id=self.user, limit=100, sort_by="created_at", sort_order="asc")
         assert [found for found in turned if found in both] == both[::-1], turned
 
     async def get_metrics(self):
