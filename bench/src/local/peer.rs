@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, ensure};
 
 /// What is compared with, to the version.
-const PACKAGES: [&str; 7] =
-    ["agno==3.1.10", "fastapi", "uvicorn", "sqlalchemy", "python-multipart", "openai", "psycopg[binary]"];
+const PACKAGES: [&str; 8] =
+    ["agno==3.1.10", "fastapi", "uvicorn", "sqlalchemy", "greenlet", "python-multipart", "openai", "psycopg[binary]"];
 /// What the script imports: a half-made environment is made again.
 const PROBE: &str = "import agno.os, agno.db.sqlite, agno.db.postgres, agno.models.openai, uvicorn; \
                      from importlib.metadata import version; assert version('agno') == '3.1.10'";
