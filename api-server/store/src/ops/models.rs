@@ -24,6 +24,17 @@ const OF_RUN: &str = "select call_id, model, provider, model_id, finish, input_t
      cache_read_tokens, cache_write_tokens, reasoning_tokens, first_token_ms, duration_ms, at_ms from model_calls \
      where run_id = ?1 order by at_ms, call_id";
 
+/// Reads tokens, in the order in which every statement names them.
+pub fn usage(row: &mut Row) -> Result<Usage, DbError> {
+    Ok(Usage {
+        input_tokens: row.u64()?,
+        output_tokens: row.u64()?,
+        cache_read_tokens: row.u64()?,
+        cache_write_tokens: row.u64()?,
+        reasoning_tokens: row.u64()?,
+    })
+}
+
 /// A run's calls, oldest first.
 pub fn of_run(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<ModelCallFact>, DbError> {
     let read = |mut row: Row| {
@@ -33,13 +44,7 @@ pub fn of_run(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<ModelCallFact>, DbE
             provider: row.text()?,
             model_id: row.text()?,
             finish: row.text()?,
-            usage: Usage {
-                input_tokens: row.u64()?,
-                output_tokens: row.u64()?,
-                cache_read_tokens: row.u64()?,
-                cache_write_tokens: row.u64()?,
-                reasoning_tokens: row.u64()?,
-            },
+            usage: usage(&mut row)?,
             time_to_first_token_ms: row.u64()?,
             duration_ms: row.u64()?,
             at_ms: row.u64()?,

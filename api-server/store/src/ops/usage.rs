@@ -7,6 +7,7 @@
 use cadre_protocol::model::Usage;
 
 use crate::db::{Db, DbError, Row, vals};
+use crate::ops::models;
 use crate::rows::upkeep::{ModelUsage, RefreshState};
 
 const UNTIL: &str = "select counted_until_ms from usage_progress where id = 1";
@@ -122,13 +123,7 @@ pub fn model(row: &mut Row) -> Result<ModelUsage, DbError> {
         runs: row.u64()?,
         calls: row.u64()?,
         priced_calls: row.u64()?,
-        usage: Usage {
-            input_tokens: row.u64()?,
-            output_tokens: row.u64()?,
-            cache_read_tokens: row.u64()?,
-            cache_write_tokens: row.u64()?,
-            reasoning_tokens: row.u64()?,
-        },
+        usage: models::usage(row)?,
         cost_nano_usd: row.u64()?,
     })
 }
