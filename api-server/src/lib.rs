@@ -15,6 +15,7 @@ pub mod placement;
 pub mod render;
 pub mod routes;
 pub mod run;
+pub mod runtime;
 pub mod streams;
 pub mod telemetry;
 pub mod worker;

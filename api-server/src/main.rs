@@ -15,7 +15,7 @@ fn main() -> anyhow::Result<()> {
     if rustls::crypto::ring::default_provider().install_default().is_err() {
         anyhow::bail!("another TLS provider is installed already");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = cadre_api::runtime::runtime()?;
     match cli.command {
         Some(Command::Migrate) => runtime.block_on(cadre_api::cluster::migrate(&cli.config)),
         Some(Command::Openapi) => Ok(()),

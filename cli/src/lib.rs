@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
 
 fn dispatch(cli: Cli, command: clap::Command, name: &str) -> Result<ExitCode, Failure> {
     let runtime = match cli.command {
-        Command::Dev(_) => tokio::runtime::Builder::new_multi_thread().enable_all().build(),
+        Command::Dev(_) => cadre_api::runtime::runtime(),
         _ => tokio::runtime::Builder::new_current_thread().enable_all().build(),
     };
     let runtime = runtime.map_err(|error| Failure::Other(format!("no runtime: {error}")))?;

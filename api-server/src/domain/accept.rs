@@ -9,6 +9,7 @@ use cadre_protocol::nesting;
 use cadre_protocol::run::{Attachment, RunInput};
 use cadre_store::rows::{AcceptOutcome, Claim, Lease, NewRun, RunRow, Waiting};
 
+use super::hub::{Listener, Wants};
 use super::lease::lease_of;
 use super::scope::Writer;
 use super::submit::NewFile;
@@ -24,36 +25,58 @@ impl Service {
     /// # Errors
     /// Nothing was accepted.
     pub async fn submit(&self, submit: Submit) -> Result<Submitted, DomainError> {
+        self.submit_for(submit, None).await.map(|(submitted, _)| submitted)
+    }
+
+    /// The same for a caller who wants to hear of the run: nothing of it is missed by the listener. There is none for a
+    /// run that was accepted before, or has ended.
+    ///
+    /// # Errors
+    /// Nothing was accepted.
+    pub async fn submit_for(
+        &self,
+        submit: Submit,
+        wants: Option<Wants>,
+    ) -> Result<(Submitted, Option<Listener>), DomainError> {
         if self.0.stopping.is_cancelled() {
             return Err(DomainError::ShuttingDown);
         }
         let service = self.clone();
         // A caller that hangs up must not leave a reserved seat behind.
-        let accepted = self.0.tasks.spawn(async move { service.accept(submit).await });
+        let accepted = self.0.tasks.spawn(async move { service.accept(submit, wants).await });
         accepted.await.unwrap_or(Err(DomainError::ShuttingDown))
     }
 
-    async fn accept(&self, submit: Submit) -> Result<Submitted, DomainError> {
+    async fn accept(
+        &self,
+        submit: Submit,
+        wants: Option<Wants>,
+    ) -> Result<(Submitted, Option<Listener>), DomainError> {
         let began = Instant::now();
         check_nesting(&submit)?;
         let agent = self.resolve(&submit).await?;
-        // Only of a session that nobody else can know may a worker be asked before the run is accepted.
         let fresh = submit.session_id.is_none() && submit.run_id.is_none() && submit.idempotency.is_none();
         let session_id = submit.session_id.clone().unwrap_or_else(SessionId::generate);
         let files = self.store_files(&session_id, &submit).await?;
         let new = self.new_run(submit, agent, session_id, files);
         let (session_id, run_id) = (new.session_id.clone(), new.run_id.clone());
         let is_limited = self.is_limited(&new.agent);
+        let listener = wants.map(|wants| self.0.hub.listen(&run_id, wants));
         let new = self.reserve(new, fresh);
         let claim = new.claim.clone().map(|claim| writer_of(&claim));
         let outcome = self.0.store.accept(new).await;
         let started = matches!(&outcome, Ok(AcceptOutcome::Accepted { started: Some(_), .. }));
         if claim.is_some() && !started {
             self.release_seat(&session_id, &run_id, true);
+            if !fresh {
+                // Another run of the session may have found it reserved meanwhile.
+                self.place_waiting_in(&session_id);
+            }
         }
         let submitted = self.accepted(&run_id, outcome?, claim, is_limited).await?;
         self.0.metrics.accepted(began.elapsed());
-        Ok(submitted)
+        let listener = listener.filter(|_| !submitted.replayed && !submitted.run.status.is_terminal());
+        Ok((submitted, listener))
     }
 
     /// Whether runs of the agent need slots.

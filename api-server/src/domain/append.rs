@@ -11,6 +11,7 @@ use cadre_protocol::worker::HeldRun;
 use cadre_store::StoreError;
 use cadre_store::rows::{AppendOutcome, BlobKey, BlobRange, ModelCallRow};
 
+use super::hub::Wants;
 use super::scope::{RunScope, Writer, context};
 use super::{DomainError, Service};
 
@@ -52,20 +53,27 @@ impl Service {
         self.board().scope(writer, run_id, epoch)
     }
 
+    /// Who listens to a run here.
+    #[must_use]
+    pub fn audience(&self, run_id: &RunId) -> Option<Wants> {
+        self.0.hub.audience(run_id)
+    }
+
     /// Appends a batch. While the database is away this waits.
     pub async fn append(&self, writer: &Writer, batch: Batch) -> Appended {
         let (run_id, epoch) = (batch.run_id.clone(), batch.epoch);
         let Some(scope) = self.scope(writer, &run_id, epoch) else {
             return self.append_late(writer, batch).await;
         };
-        match self.store_batch(&scope.context, batch).await {
+        match self.store_batch(&scope.context, &batch).await {
             Ok(AppendOutcome::Appended { next_index, chunk, ended }) => {
                 if let Some(chunk) = chunk {
                     self.0.hub.publish(&run_id, chunk);
                 }
+                scope.seen.note(batch, next_index);
                 let is_end = ended.is_some();
                 if let Some(ended) = ended {
-                    self.finished(&scope, ended);
+                    self.finished(&scope, next_index, ended);
                 }
                 Appended::Ack { next_index, ended: is_end }
             }
@@ -91,7 +99,7 @@ impl Service {
                 Ok(Late::Foreign) => return Appended::Fenced,
                 Ok(Late::Adopted) => return Box::pin(self.append(writer, batch)).await,
                 Ok(Late::Ended(context)) => {
-                    return match self.store_batch(&context, batch).await {
+                    return match self.store_batch(&context, &batch).await {
                         Ok(AppendOutcome::Appended { next_index, .. }) => Appended::Ack { next_index, ended: true },
                         Err(StoreError::Unavailable(_) | StoreError::Closed) => Appended::Unanswered,
                         _ => Appended::Fenced,
@@ -125,10 +133,10 @@ impl Service {
     }
 
     /// Appends, and tries again while the database does not answer.
-    async fn store_batch(&self, context: &EventContext, batch: Batch) -> Result<AppendOutcome, StoreError> {
+    async fn store_batch(&self, context: &EventContext, batch: &Batch) -> Result<AppendOutcome, StoreError> {
         let mut pause = Duration::from_millis(100);
         loop {
-            match self.0.store.append(context, batch.clone()).await {
+            match self.0.store.append(context, batch).await {
                 Err(StoreError::Unavailable(_)) if !self.0.stopping.is_cancelled() => {
                     tracing::warn!(run_id = %batch.run_id, "the database does not answer; a batch waits");
                 }

@@ -57,8 +57,8 @@ impl Board {
         }
     }
 
-    /// Reserves a session that is idle with a connected worker, or (for a `fresh` session) a pooled worker, for a run
-    /// that is about to be accepted.
+    /// Reserves a session for a run that is about to be accepted: one that is idle with a connected worker, one that
+    /// nobody else can know yet (`fresh`), or one that a pooled worker can have.
     pub fn claim_early(
         &mut self,
         session_id: &SessionId,
@@ -71,12 +71,9 @@ impl Board {
             Some(_) => return None,
             None => None,
         };
-        if lease.is_none() && !fresh {
-            return None;
-        }
         let writer = self.worker_for(session_id)?;
         let lease = lease.filter(|lease| is_of(lease, &writer));
-        if lease.is_none() && !fresh {
+        if lease.is_none() && !fresh && !self.pool.contains(&writer.worker_id) {
             return None;
         }
         self.seat(session_id, component).stage = Stage::Starting(run_id.clone());

@@ -24,7 +24,7 @@ impl Service {
                 if let Some(chunk) = chunk {
                     self.0.hub.publish(run_id, chunk);
                 }
-                self.0.hub.end(run_id);
+                self.0.hub.end(run_id, None, None);
                 self.trace(run_id);
                 let run = self.run(run_id, principal).await?;
                 self.0.metrics.ended(run.status);

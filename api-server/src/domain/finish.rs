@@ -18,10 +18,10 @@ const DEADLINE_GRACE: Duration = Duration::from_secs(2);
 
 impl Service {
     /// A worker has ended its run: the record says so already.
-    pub(crate) fn finished(&self, scope: &RunScope, ended: EndedRun) {
+    pub(crate) fn finished(&self, scope: &RunScope, next_index: u64, ended: EndedRun) {
         self.0.metrics.ended(ended.status);
         let idle = self.board().vacate(&scope.session_id, &scope.run_id, true);
-        self.0.hub.end(&scope.run_id);
+        self.0.hub.end(&scope.run_id, Some(next_index), scope.seen.detail(scope, &ended));
         self.trace(&scope.run_id);
         self.tell(scope.of_object.then_some(&scope.run_id));
         // Also when there is a next run: it may end before it begins, and a timer that is late does nothing.
@@ -50,7 +50,7 @@ impl Service {
         if let Some(chunk) = chunk {
             self.0.hub.publish(run_id, chunk);
         }
-        self.0.hub.end(run_id);
+        self.0.hub.end(run_id, None, None);
         self.trace(run_id);
         self.leave_worker(run_id).await;
         self.tell_run(run_id).await;
@@ -105,7 +105,7 @@ impl Service {
         }
     }
 
-    fn tell(&self, of_object: Option<&RunId>) {
+    pub(crate) fn tell(&self, of_object: Option<&RunId>) {
         // Nobody may be listening.
         if let Some(run_id) = of_object {
             self.0.store.tell(cadre_store::rows::Change::Status(run_id.clone()));

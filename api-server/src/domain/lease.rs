@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::place::assignment;
 use super::scope::{RunScope, Writer};
+use super::seen::Seen;
 use super::{DomainError, Service};
 use crate::placement::Serves;
 
@@ -230,7 +231,7 @@ impl Service {
             return Ok(false);
         }
         let lease = lease_of(writer, held.epoch);
-        let scope = Arc::new(RunScope::new(&detail.run, detail.agent, held.epoch));
+        let scope = Arc::new(RunScope::new(&detail.run, detail.agent, held.epoch, Seen::nothing()));
         self.board().adopt(scope.clone(), lease.clone());
         self.arm_deadline(&scope);
         self.repeat_cancel(&scope.run_id, &lease).await?;

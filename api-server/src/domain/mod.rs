@@ -25,6 +25,7 @@ pub mod replicas;
 pub mod schema;
 pub mod scope;
 pub mod seat;
+pub mod seen;
 pub mod service;
 pub mod sessions;
 pub mod stream;

@@ -12,6 +12,7 @@ use cadre_store::rows::{Change, Lease, StartedRun, Waiting};
 use super::Service;
 use super::lease::lease_of;
 use super::scope::{RunScope, Writer, deadline_ms};
+use super::seen::Seen;
 use super::seat::Step;
 use crate::placement::{PlacementError, Wanted};
 
@@ -132,8 +133,12 @@ impl Service {
         // A run that is resumed by the process that had it gets another epoch.
         let lease = Lease { epoch: started.epoch, ..lease };
         let cancel = started.run.cancel_requested;
-        let scope = Arc::new(RunScope::new(&started.run, started.agent.clone(), started.epoch));
-        let run = started.run.clone();
+        let seen = match self.0.hub.audience(&started.run.run_id) {
+            Some(_) => Seen::of(&started),
+            None => Seen::nothing(),
+        };
+        let scope = Arc::new(RunScope::new(&started.run, started.agent.clone(), started.epoch, seen));
+        let of_object = scope.of_object.then(|| started.run.clone());
         let frame = ServerFrame::Assign(Box::new(assignment(started)));
         let there = self.board().started(scope.clone(), lease.clone(), frame);
         if !there {
@@ -141,7 +146,7 @@ impl Service {
             self.place_soon(scope.waiting());
             return;
         }
-        self.tell_change(&run);
+        self.tell(of_object.as_ref().map(|run| &run.run_id));
         self.arm_deadline(&scope);
         if cancel {
             self.end_run(&scope.run_id, cancelled("cancelled before a worker had it")).await;

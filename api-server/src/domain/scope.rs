@@ -10,6 +10,8 @@ use cadre_protocol::run::{RunInput, RunStatus};
 use cadre_store::rows::{Origin, RunRow, Waiting};
 use tokio_util::sync::CancellationToken;
 
+use super::seen::Seen;
+
 /// A worker process that writes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Writer {
@@ -42,6 +44,8 @@ pub struct RunScope {
     pub deadline_ms: Option<u64>,
     /// Whether a Run object made it.
     pub of_object: bool,
+    /// What its worker has written here.
+    pub seen: Seen,
     /// Fires when the run has left its worker, whatever the reason.
     pub over: CancellationToken,
     cancelled: AtomicBool,
@@ -50,7 +54,7 @@ pub struct RunScope {
 impl RunScope {
     /// The scope of a run that has started under `epoch`.
     #[must_use]
-    pub fn new(run: &RunRow, agent: Arc<AgentSnapshot>, epoch: Epoch) -> Self {
+    pub fn new(run: &RunRow, agent: Arc<AgentSnapshot>, epoch: Epoch, seen: Seen) -> Self {
         Self {
             run_id: run.run_id.clone(),
             session_id: run.session_id.clone(),
@@ -62,6 +66,7 @@ impl RunScope {
             created_at_ms: run.created_at_ms,
             deadline_ms: deadline_ms(run),
             of_object: matches!(run.origin, Origin::RunObject { .. }),
+            seen,
             over: CancellationToken::new(),
             cancelled: AtomicBool::new(false),
         }

@@ -8,7 +8,7 @@ use futures::stream::BoxStream;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::Service;
-use super::hub::Listener;
+use super::hub::{self, Listener, Wants};
 
 /// Most bytes that are read from the record at a time.
 const READ_BYTES: usize = 256 << 10;
@@ -22,7 +22,8 @@ enum Live {
     Chunk(EventChunk),
     /// Something was missed: the record has it.
     Behind,
-    Ended,
+    /// Ended, with the number after the last entry where that is known.
+    Ended(Option<u64>),
     Stopping,
 }
 
@@ -31,14 +32,31 @@ impl Service {
     /// Callers check with [`Self::run`] first that it is there and theirs. A slow reader delays nobody.
     #[must_use]
     pub fn stream(&self, run_id: &RunId, after: Option<u64>) -> BoxStream<'static, EventChunk> {
+        self.follow(run_id, after, None)
+    }
+
+    /// The events of a run that somebody has listened to since before it was accepted.
+    #[must_use]
+    pub fn stream_from_start(&self, run_id: &RunId, listener: Listener) -> BoxStream<'static, EventChunk> {
+        self.follow(run_id, None, Some(listener))
+    }
+
+    fn follow(
+        &self,
+        run_id: &RunId,
+        after: Option<u64>,
+        listener: Option<Listener>,
+    ) -> BoxStream<'static, EventChunk> {
         let (service, run_id) = (self.clone(), run_id.clone());
         Box::pin(async_stream::stream! {
+            // Nothing can have been missed by whoever listened before there was anything.
+            let mut complete = listener.is_some();
             // Listening starts before the first read, so that nothing falls between the two.
-            let mut listener = service.0.hub.listen(&run_id);
+            let mut listener = listener.unwrap_or_else(|| service.0.hub.listen(&run_id, Wants::Events));
             let mut next = after.map_or(0, |index| index.saturating_add(1));
-            let mut ended = service.has_ended(&run_id).await;
+            let mut ended = !complete && service.has_ended(&run_id).await;
             'record: loop {
-                loop {
+                while !std::mem::take(&mut complete) {
                     let stored = service.read(&run_id, next).await;
                     let Some(stored) = stored else { return };
                     let before = next;
@@ -66,7 +84,8 @@ impl Service {
                             ended = service.has_ended(&run_id).await;
                             continue 'record;
                         }
-                        Live::Ended => {
+                        Live::Ended(Some(end)) if end == next => return,
+                        Live::Ended(_) => {
                             ended = true;
                             continue 'record;
                         }
@@ -81,12 +100,12 @@ impl Service {
     async fn live(&self, listener: &mut Listener) -> Live {
         tokio::select! {
             biased;
-            received = listener.chunks.recv() => match received {
+            received = hub::next_chunk(&mut listener.chunks) => match received {
                 Ok(chunk) => Live::Chunk(chunk),
                 Err(RecvError::Lagged(_)) => Live::Behind,
-                Err(RecvError::Closed) => Live::Ended,
+                Err(RecvError::Closed) => Live::Ended(None),
             },
-            _ = listener.ended.changed() => Live::Ended,
+            _ = listener.ended.changed() => Live::Ended(*listener.ended.borrow_and_update()),
             () = self.0.stopping.cancelled() => Live::Stopping,
             Ok(()) = listener.news.changed() => Live::Behind,
             // News of other servers may be lost.

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
-use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderValue, header};
 use http_body_util::BodyExt as _;
@@ -24,10 +23,10 @@ const MAX_REST_BYTES: usize = 64 << 10;
 const REST_TIME: Duration = Duration::from_secs(1);
 
 /// Lends the body to the handler, and reads the rest of it.
-pub async fn read_rest(request: Request, next: Next) -> Response {
+pub async fn read_rest<F: Future<Output = Response>>(request: Request, handle: impl FnOnce(Request) -> F) -> Response {
     let (back, mut returned) = oneshot::channel();
     let request = request.map(|body| Body::new(Lent { body, back: Some(back), ended: false }));
-    let mut response = next.run(request).await;
+    let mut response = handle(request).await;
     if let Ok(rest) = returned.try_recv()
         && !matches!(timeout(REST_TIME, is_read(rest)).await, Ok(true))
     {
@@ -90,7 +89,7 @@ impl Drop for Lent {
 #[cfg(test)]
 mod tests {
     use axum::Router;
-    use axum::middleware::from_fn;
+    use axum::middleware::{Next, from_fn};
     use axum::routing::post;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
@@ -103,7 +102,7 @@ mod tests {
         let router = Router::new()
             .route("/ignored", post(|| async { "done" }))
             .route("/read", post(|body: String| async move { body }))
-            .layer(from_fn(read_rest));
+            .layer(from_fn(|request, next: Next| read_rest(request, |request| next.run(request))));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         tokio::spawn(serve(listener, router, Bounds::default(), CancellationToken::new()));

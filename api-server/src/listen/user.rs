@@ -4,8 +4,8 @@
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::middleware::{Next, from_fn, from_fn_with_state};
-use axum::response::Response;
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::{HeaderName, HeaderValue, StatusCode};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -37,10 +37,8 @@ pub fn router(service: Service, settings: UserSettings) -> Router {
         .route("/openapi.json", get(os::docs::openapi_json));
     let nosniff = (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     protected
-        .route_layer(from_fn_with_state(state.clone(), need_schema))
-        .merge(upkeep)
-        .route_layer(from_fn(rest::read_rest))
-        .route_layer(from_fn_with_state(state.clone(), identify))
+        .route_layer(from_fn_with_state(state.clone(), enter))
+        .merge(upkeep.route_layer(from_fn_with_state(state.clone(), enter_without_record)))
         .merge(public)
         .merge(hidden)
         .fallback(unknown_path)
@@ -103,16 +101,37 @@ fn protected() -> OpenApiRouter<UserState> {
         .routes(routes!(queue::requeue::requeue))
 }
 
+/// The way in for who needs a credential and the record. One layer for all of it: each costs every request an allocation
+/// or two.
+async fn enter(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+    let request = identified(&state, request)?;
+    let handle = |request| async move {
+        let handled = with_schema(&state, request, next).await;
+        handled.unwrap_or_else(IntoResponse::into_response)
+    };
+    Ok(rest::read_rest(request, handle).await)
+}
+
+/// The same without the record.
+async fn enter_without_record(
+    State(state): State<UserState>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
+    let request = identified(&state, request)?;
+    Ok(rest::read_rest(request, |request| next.run(request)).await)
+}
+
 /// Puts the actor into the request, or answers 401 before the body is read.
-async fn identify(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+fn identified(state: &UserState, request: Request) -> Result<Request, ApiError> {
     let (mut parts, body) = request.into_parts();
     let actor = authenticate(&state.settings.authentication, &parts)?;
     parts.extensions.insert(actor);
-    Ok(next.run(Request::from_parts(parts, body)).await)
+    Ok(Request::from_parts(parts, body))
 }
 
 /// Refuses what reads or writes a record whose schema is not this program's.
-async fn need_schema(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+async fn with_schema(state: &UserState, request: Request, next: Next) -> Result<Response, ApiError> {
     state.service.check_schema().await?;
     let response = next.run(request).await;
     if response.status() == StatusCode::INTERNAL_SERVER_ERROR {

@@ -1,17 +1,23 @@
 //! The appends of one run on one connection: in order, one at a time, merged while they wait.
 
+use std::time::Duration;
+
 use cadre_protocol::ids::{Epoch, RunId};
-use cadre_protocol::journal::Batch;
+use cadre_protocol::journal::{Batch, Entry, Record};
 use cadre_protocol::worker::ServerFrame;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::rate::Bucket;
 use crate::domain::append::Appended;
+use crate::domain::hub::Wants;
 use crate::domain::{Service, Writer};
 
 /// Batches that may wait; more make the connection wait.
 pub const QUEUED_BATCHES: usize = 64;
+
+/// How long a batch that nobody waits for waits for the next one, which then shares its commit.
+const COMPANY: Duration = Duration::from_millis(3);
 
 /// Appends what comes until the run is over or the connection has gone. What was taken from the queue is appended even
 /// if nobody is there for the acknowledgement.
@@ -26,7 +32,12 @@ pub async fn run(service: Service, writer: Writer, mut batches: mpsc::Receiver<B
                 None => return,
             },
         };
-        let (batch, next) = merge(first, &mut batches);
+        let (batch, next) = match merge(first, &mut batches) {
+            (batch, None) if may_wait(&batch) && service.audience(&batch.run_id) != Some(Wants::Events) => {
+                with_company(batch, &mut batches).await
+            }
+            merged => merged,
+        };
         kept = next;
         let (run_id, epoch) = (batch.run_id.clone(), batch.epoch);
         let appended = append(&service, &writer, &mut bucket, batch).await;
@@ -65,20 +76,44 @@ fn answer(appended: Appended, run_id: RunId, epoch: Epoch) -> Option<ServerFrame
 /// Joins batches that follow each other, as far as one may be long.
 fn merge(mut batch: Batch, batches: &mut mpsc::Receiver<Batch>) -> (Batch, Option<Batch>) {
     while let Ok(next) = batches.try_recv() {
-        let end = batch.first_index.saturating_add(batch.entries.len() as u64);
-        let fits = batch.entries.len() + next.entries.len() <= Batch::MAX_ENTRIES;
-        if next.epoch != batch.epoch || next.first_index != end || !fits {
+        if let Err(next) = join(&mut batch, next) {
             return (batch, Some(next));
         }
-        batch.entries.extend(next.entries);
     }
     (batch, None)
 }
 
+/// Answers the second batch if it can't be joined to the first.
+fn join(batch: &mut Batch, next: Batch) -> Result<(), Batch> {
+    let end = batch.first_index.saturating_add(batch.entries.len() as u64);
+    let fits = batch.entries.len() + next.entries.len() <= Batch::MAX_ENTRIES;
+    if next.epoch != batch.epoch || next.first_index != end || !fits {
+        return Err(next);
+    }
+    batch.entries.extend(next.entries);
+    Ok(())
+}
+
+/// Whether the worker goes on without waiting for this batch: it waits for starts of tools and for the end.
+fn may_wait(batch: &Batch) -> bool {
+    let awaited = |entry: &Entry| matches!(entry.record, Some(Record::ToolStarted { .. } | Record::Finished(_)));
+    !batch.entries.iter().any(awaited)
+}
+
+/// Waits a little for batches that share the commit.
+async fn with_company(mut batch: Batch, batches: &mut mpsc::Receiver<Batch>) -> (Batch, Option<Batch>) {
+    let until = Instant::now() + COMPANY;
+    while may_wait(&batch) {
+        let Ok(Some(next)) = tokio::time::timeout_at(until, batches.recv()).await else { break };
+        if let Err(next) = join(&mut batch, next) {
+            return (batch, Some(next));
+        }
+    }
+    merge(batch, batches)
+}
+
 #[cfg(test)]
 mod tests {
-    use cadre_protocol::journal::Entry;
-
     use super::*;
 
     fn batch(epoch: u64, first_index: u64, entries: usize) -> Batch {

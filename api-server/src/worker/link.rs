@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use axum::extract::ws::{Message, WebSocket};
+use axum::body::Bytes;
+use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
 use cadre_protocol::ids::RunId;
 use cadre_protocol::journal::Batch;
 use cadre_protocol::worker::{HEARTBEAT_SECONDS, Hello, MISSED_HEARTBEATS, ServerFrame, VERSION, WorkerFrame};
@@ -24,6 +25,8 @@ use crate::domain::lease::Arrival;
 pub const SILENCE: Duration = Duration::from_secs(HEARTBEAT_SECONDS * MISSED_HEARTBEATS);
 /// Time for the first frame.
 const GREETING_TIME: Duration = Duration::from_secs(10);
+/// Bytes that most frames have room in.
+const FRAME_BYTES: usize = 2_048;
 /// Frames that may wait for the socket.
 const OUT_FRAMES: usize = 256;
 
@@ -221,10 +224,10 @@ async fn write(
 }
 
 async fn feed(sink: &mut SplitSink<WebSocket, Message>, frame: &ServerFrame) -> Result<(), axum::Error> {
-    match serde_json::to_string(frame) {
-        Ok(text) => sink.feed(Message::Text(text.into())).await,
-        Err(error) => Err(axum::Error::new(error)),
-    }
+    let mut text = Vec::with_capacity(FRAME_BYTES);
+    serde_json::to_writer(&mut text, frame).map_err(axum::Error::new)?;
+    let text = Utf8Bytes::try_from(Bytes::from(text)).map_err(axum::Error::new)?;
+    sink.feed(Message::Text(text)).await
 }
 
 async fn send(sink: &mut SplitSink<WebSocket, Message>, frame: &ServerFrame) -> Result<(), axum::Error> {

@@ -1,4 +1,4 @@
-//! Time of a turn in a long session: `cargo run --release -p cadre-store --example turns [FULL|NORMAL]`.
+//! Time of a turn in a long session, and bytes that it writes to files: `cargo run --release -p cadre-store --example turns [FULL|NORMAL]`.
 //!
 //! A turn is an acceptance that starts at once, a model call, three batches and the end. Its cost must not depend on
 //! how many came before.
@@ -9,7 +9,7 @@
 #[expect(dead_code, clippy::panic, clippy::unwrap_used, reason = "shared with the tests")]
 mod fixtures;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cadre_protocol::message::Role;
 use cadre_store::rows::{Claim, NewRun};
@@ -29,20 +29,29 @@ async fn main() {
     let folder = tempfile::tempdir().unwrap();
     let store = SqliteStore::open(&folder.path().join("cadre.db"), durability).unwrap();
     store.migrate().await.unwrap();
-    let mut times = Vec::with_capacity(TURNS);
+    let (mut times, mut bytes) = (Vec::with_capacity(TURNS), Vec::with_capacity(TURNS));
     for _ in 0..TURNS {
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), written());
         turn(&store).await;
         times.push(begin.elapsed());
+        bytes.push(written() - before);
     }
     for first in [1, 100, 1_000] {
-        println!("turn {first:>5}: {:>7.0?} (median of {REPEATS})", median(&times[first - 1..first - 1 + REPEATS]));
+        let range = first - 1..first - 1 + REPEATS;
+        let (time, bytes) = (median(&times[range.clone()]), median(&bytes[range]));
+        println!("turn {first:>5}: {time:>7.0?}, {bytes:>7} bytes (medians of {REPEATS})");
     }
     store.close().await;
 }
 
-fn median(times: &[Duration]) -> Duration {
-    let mut sorted = times.to_vec();
+/// Bytes that this process has handed to the kernel so far.
+fn written() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").unwrap();
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")).unwrap().parse().unwrap()
+}
+
+fn median<T: Ord + Copy>(values: &[T]) -> T {
+    let mut sorted = values.to_vec();
     sorted.sort();
     sorted[sorted.len() / 2]
 }

@@ -88,7 +88,7 @@ pub struct NewRun {
 pub enum Claim {
     /// It has this lease. If that is the session's no more, the run waits.
     Held(Lease),
-    /// It gets the lease of the session, which is new.
+    /// It gets the lease of the session, unless another worker has that.
     New {
         /// Worker.
         worker_id: WorkerId,
@@ -311,6 +311,12 @@ pub struct EndedRun {
     pub status: RunStatus,
     /// Run of the same session that may start now.
     pub next: Option<RunId>,
+    /// Tokens, cost and times.
+    pub metrics: RunMetrics,
+    /// Whether a cancel had been asked for.
+    pub cancel_requested: bool,
+    /// State of its session.
+    pub session_state: Map<String, Value>,
 }
 
 /// What came of a cancel.

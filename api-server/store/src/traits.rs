@@ -103,7 +103,7 @@ pub trait Runs: Send + Sync {
 pub trait Journal: Send + Sync {
     /// Appends a batch if its epoch is the session's. A batch that is already there is acknowledged again.
     /// `context` renders its events.
-    async fn append(&self, context: &EventContext, batch: Batch) -> Result<AppendOutcome, StoreError>;
+    async fn append(&self, context: &EventContext, batch: &Batch) -> Result<AppendOutcome, StoreError>;
 
     /// Chunks that hold events after `after` (exclusive; none = from the start), oldest first. The first chunk may begin
     /// before; callers drop what they have. At most `max_bytes` beyond the first chunk.

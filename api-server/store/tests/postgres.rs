@@ -144,7 +144,7 @@ async fn a_broken_connection_is_made_again() {
         let next_index = loop {
             let batch =
                 Batch { run_id: run_id.clone(), epoch: lease.epoch, first_index: round, entries: vec![text("x")] };
-            match store.append(&context(&run_id, "s"), batch).await {
+            match store.append(&context(&run_id, "s"), &batch).await {
                 Ok(outcome) => break appended(outcome).0,
                 Err(StoreError::Unavailable(_)) => failures += 1,
                 Err(other) => panic!("{other}"),

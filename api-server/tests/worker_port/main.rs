@@ -15,5 +15,6 @@ mod feed;
 mod flow;
 mod line;
 mod loss;
+mod seen;
 mod support;
 mod traces;

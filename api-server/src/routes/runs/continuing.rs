@@ -104,7 +104,7 @@ pub async fn go_on(
     } else if delivery.background {
         create::accepted(&continued.submitted)
     } else {
-        create::ended(&state, &continued.submitted).await?
+        create::ended(&state, &continued.submitted, None).await?
     };
     if let Ok(name) = name {
         response.headers_mut().insert(RUN_ID, name);

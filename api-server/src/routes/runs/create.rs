@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::request::{self, Delivery, RunRequest};
 use crate::auth::actor::Actor;
+use crate::domain::hub::{Listener, Wants};
 use crate::domain::{DomainError, Submitted};
 use crate::render::output::{Accepted, RunOutput, output};
 use crate::routes::error::ApiError;
@@ -82,12 +83,17 @@ pub async fn create(
 ) -> Result<Response, ApiError> {
     let component = state.service.component(&agent_id);
     let RunRequest { submit, delivery } = request::parse(form, &headers, component, actor.principal)?;
-    let submitted = state.service.submit(submit).await?;
+    let wants = match delivery {
+        Delivery { stream: true, .. } => Some(Wants::Events),
+        Delivery { background: true, .. } => None,
+        Delivery { .. } => Some(Wants::End),
+    };
+    let (submitted, listener) = state.service.submit_for(submit, wants).await?;
     let run_id = submitted.run.run_id.as_str().parse::<HeaderValue>();
     let mut response = match delivery {
-        Delivery { stream: true, background: _, content_only } => events(&state, &submitted, content_only),
+        Delivery { stream: true, background: _, content_only } => events(&state, &submitted, listener, content_only),
         Delivery { background: true, .. } => accepted(&submitted),
-        Delivery { .. } => ended(&state, &submitted).await?,
+        Delivery { .. } => ended(&state, &submitted, listener).await?,
     };
     if let Ok(run_id) = run_id {
         response.headers_mut().insert(RUN_ID, run_id);
@@ -95,8 +101,12 @@ pub async fn create(
     Ok(response)
 }
 
-fn events(state: &UserState, submitted: &Submitted, content_only: bool) -> Response {
-    let chunks = state.service.stream(&submitted.run.run_id, None);
+fn events(state: &UserState, submitted: &Submitted, listener: Option<Listener>, content_only: bool) -> Response {
+    let run_id = &submitted.run.run_id;
+    let chunks = match listener {
+        Some(listener) => state.service.stream_from_start(run_id, listener),
+        None => state.service.stream(run_id, None),
+    };
     body::response(chunks, Plan { content_only, ..Plan::default() }, state.settings.shutdown.clone())
 }
 
@@ -107,8 +117,17 @@ pub(super) fn accepted(submitted: &Submitted) -> Response {
 }
 
 /// Waits for the end; 202 when that takes too long.
-pub(super) async fn ended(state: &UserState, submitted: &Submitted) -> Result<Response, ApiError> {
-    match state.service.wait_end(&submitted.run.run_id, state.settings.wait).await {
+pub(super) async fn ended(
+    state: &UserState,
+    submitted: &Submitted,
+    listener: Option<Listener>,
+) -> Result<Response, ApiError> {
+    let (service, run_id, wait) = (&state.service, &submitted.run.run_id, state.settings.wait);
+    let ended = match listener {
+        Some(listener) => service.wait_for(run_id, listener, wait).await,
+        None => service.wait_end(run_id, wait).await,
+    };
+    match ended {
         Ok(detail) => Ok(Json(output(detail)).into_response()),
         Err(DomainError::NotEnded(run_id)) => {
             let run = state.service.run(&run_id, None).await?;

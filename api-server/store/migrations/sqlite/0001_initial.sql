@@ -82,7 +82,7 @@ create table messages (
     role       text   not null,
     body       text   not null,
     primary key (run_id, position)
-);
+) without rowid;
 
 create table tool_calls (
     run_id          text   not null,
@@ -118,7 +118,7 @@ create table model_calls (
     duration_ms        bigint not null,
     at_ms              bigint not null,
     primary key (run_id, call_id)
-);
+) without rowid;
 create index model_calls_at on model_calls (at_ms);
 
 create table revisions (
@@ -138,7 +138,7 @@ create table session_leases (
     epoch        bigint not null,
     connected    bigint not null,
     at_ms        bigint not null
-);
+) without rowid;
 
 create table replicas (
     replica_id text   not null primary key,

@@ -14,7 +14,7 @@ use crate::traits::Journal;
 
 #[async_trait]
 impl<D: Driver> Journal for SqlStore<D> {
-    async fn append(&self, context: &EventContext, batch: Batch) -> Result<AppendOutcome, StoreError> {
+    async fn append(&self, context: &EventContext, batch: &Batch) -> Result<AppendOutcome, StoreError> {
         // Rendered here, on the caller's thread, so that the writer only writes.
         match entries::prepare(context, batch)? {
             Ok(batch) => self.write(&context.session_id, move |db| append::append(db, &batch)).await,

@@ -231,21 +231,51 @@ impl<D: Driver> Worker<D> {
     }
 }
 
+/// All operations in one transaction. Nearly always all of them succeed, so they are not kept apart at first.
 fn transaction<C: Connection>(
     connection: &mut C,
     group: &mut [Box<dyn Job>],
 ) -> Result<Vec<Result<(), DbError>>, DbError> {
-    let is_single = group.len() == 1;
-    if group.iter().any(|job| job.gives_slots()) {
-        connection.lock_slots()?;
+    let done = together(connection, group).and_then(|()| connection.commit().map_err(uncertain));
+    match done {
+        Ok(()) => Ok(vec![Ok(()); group.len()]),
+        Err(Failed { error, may_be_committed }) if may_be_committed || group.len() == 1 || connection.is_lost() => {
+            Err(error)
+        }
+        // One of them is to blame, and the others must not suffer for it.
+        Err(_) => {
+            connection.rollback();
+            connection.begin()?;
+            apart(connection, group)
+        }
     }
+}
+
+/// Why a transaction failed.
+struct Failed {
+    error: DbError,
+    /// The answer to the commit was lost: it must not be tried again from here.
+    may_be_committed: bool,
+}
+
+fn uncertain(error: DbError) -> Failed {
+    Failed { may_be_committed: matches!(error, DbError::Unavailable(_)), error }
+}
+
+fn together<C: Connection>(connection: &mut C, group: &mut [Box<dyn Job>]) -> Result<(), Failed> {
+    let failed = |error| Failed { error, may_be_committed: false };
+    lock_slots(connection, group).map_err(failed)?;
+    group.iter_mut().try_for_each(|job| job.run(connection)).map_err(failed)
+}
+
+/// The same with a savepoint for each, so that one that fails leaves nothing.
+fn apart<C: Connection>(
+    connection: &mut C,
+    group: &mut [Box<dyn Job>],
+) -> Result<Vec<Result<(), DbError>>, DbError> {
+    lock_slots(connection, group)?;
     let mut outcomes = Vec::with_capacity(group.len());
     for job in group {
-        if is_single {
-            job.run(connection)?;
-            outcomes.push(Ok(()));
-            continue;
-        }
         connection.savepoint()?;
         let outcome = job.run(connection);
         if connection.is_lost() {
@@ -259,4 +289,8 @@ fn transaction<C: Connection>(
     }
     connection.commit()?;
     Ok(outcomes)
+}
+
+fn lock_slots<C: Connection>(connection: &mut C, group: &[Box<dyn Job>]) -> Result<(), DbError> {
+    if group.iter().any(|job| job.gives_slots()) { connection.lock_slots() } else { Ok(()) }
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::db::{Db, DbError, Val, vals};
 use crate::ops::columns::{self, run_columns};
+use crate::ops::leases::Joined;
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{leases, slots, start};
 use crate::rows::{AcceptOutcome, Claim, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
@@ -20,9 +21,12 @@ const INSERT_KEY: &str = "insert into idempotency_keys \
      (principal, user_id, origin, idem_key, kind, namespace, name, body_sha256, run_id, session_id, created_at_ms) \
      values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
 const RUN: &str = concat!("select ", run_columns!(), " from runs r where r.run_id = ?1");
-const RUN_TAKEN: &str = "select 1 from runs where run_id = ?1";
-const SESSION: &str = "select principal, next_seq, state, case when title = '' or name is null then 1 else 0 end \
-     from sessions where session_id = ?1";
+/// All that acceptance must know, in one row.
+const FIND: &str = "select (select 1 from runs where run_id = ?1), s.principal, s.next_seq, s.state, \
+     case when s.title = '' or s.name is null then 1 else 0 end, \
+     (select o.run_id from runs o where o.session_id = ?2 and o.finished_at_ms is null order by o.seq desc limit 1), \
+     l.worker_id, l.registration, l.epoch, l.connected from (select 1 as one) as here \
+     left join sessions s on s.session_id = ?2 left join session_leases l on l.session_id = ?2";
 const INSERT_SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, \
      metadata, next_seq, created_at_ms, updated_at_ms) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, '{}', 2, ?9, ?9)";
 const ADVANCE_SESSION: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1";
@@ -32,7 +36,6 @@ const ADOPT: &str = "update sessions set title = case when title = '' then ?2 el
      user_id = coalesce(user_id, ?5) where session_id = ?1";
 const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
 const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
-const TAIL: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq desc limit 1";
 const WAITING: &str = "select count(*) from (select 1 from runs where finished_at_ms is null and status = 'PENDING' \
      limit ?1) as waiting";
 const WAITING_OF_AGENT: &str = "select count(*) from (select 1 from runs where finished_at_ms is null \
@@ -54,7 +57,7 @@ pub struct Accept {
     snapshot: Option<String>,
 }
 
-/// A session's row as acceptance finds it.
+/// A session as acceptance finds it, with its lease.
 struct Place {
     seq: u64,
     state: Map<String, Value>,
@@ -62,6 +65,14 @@ struct Place {
     is_new: bool,
     /// Whether it was made without a run and lacks a name or a component.
     is_bare: bool,
+    lease: Joined,
+}
+
+/// What is found of a run that is to be.
+enum Found {
+    RunExists,
+    ForeignSession,
+    Place(Place),
 }
 
 impl Accept {
@@ -99,10 +110,11 @@ pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<Ac
         return Ok(outcome);
     }
     db.lock_session(run.session_id.as_str())?;
-    if db.first(RUN_TAKEN, vals![run.run_id.as_str()])?.is_some() {
-        return Ok(AcceptOutcome::RunExists);
-    }
-    let Some(place) = find_place(db, run)? else { return Ok(AcceptOutcome::ForeignSession) };
+    let place = match find(db, run)? {
+        Found::RunExists => return Ok(AcceptOutcome::RunExists),
+        Found::ForeignSession => return Ok(AcceptOutcome::ForeignSession),
+        Found::Place(place) => place,
+    };
     if run.refuse_if_busy && place.before.is_some() {
         let head = first_id(db, HEAD, run.session_id.as_str())?;
         return Ok(AcceptOutcome::SessionBusy(head.unwrap_or_else(|| run.run_id.clone())));
@@ -154,17 +166,26 @@ fn first_id(db: &mut dyn Db, sql: &str, session_id: &str) -> Result<Option<RunId
     db.first(sql, vals![session_id])?.map(|mut row| row.id()).transpose()
 }
 
-/// None when the session is someone else's.
-fn find_place(db: &mut dyn Db, run: &NewRun) -> Result<Option<Place>, DbError> {
-    let session_id = run.session_id.as_str();
-    let Some(mut row) = db.first(SESSION, vals![session_id])? else {
-        return Ok(Some(Place { seq: 1, state: Map::new(), before: None, is_new: true, is_bare: false }));
-    };
-    if row.text()? != run.principal.0 {
-        return Ok(None);
+fn find(db: &mut dyn Db, run: &NewRun) -> Result<Found, DbError> {
+    let found = db.first(FIND, vals![run.run_id.as_str(), run.session_id.as_str()])?;
+    let mut row = found.ok_or_else(|| DbError::Corrupt("a statement that always answers did not".into()))?;
+    if row.opt_int()?.is_some() {
+        return Ok(Found::RunExists);
     }
-    let (seq, state, is_bare) = (row.u64()?, row.json()?, row.bool()?);
-    Ok(Some(Place { seq, state, before: first_id(db, TAIL, session_id)?, is_new: false, is_bare }))
+    let (principal, seq, state, is_bare) = (row.opt_text()?, row.opt_u64()?, row.opt_json()?, row.bool()?);
+    if principal.as_ref().is_some_and(|principal| *principal != run.principal.0) {
+        return Ok(Found::ForeignSession);
+    }
+    let is_new = principal.is_none();
+    let before = row.opt_id()?;
+    Ok(Found::Place(Place {
+        seq: seq.unwrap_or(1),
+        state: state.unwrap_or_default(),
+        before,
+        is_new,
+        is_bare: is_bare && !is_new,
+        lease: leases::joined(&mut row)?,
+    }))
 }
 
 /// The epoch under which the run starts at once.
@@ -174,11 +195,18 @@ fn claimed(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Option<Epoch>
         return Ok(None);
     }
     match claim {
-        Claim::Held(lease) => Ok(leases::is_current(db, &run.session_id, lease)?.then_some(lease.epoch)),
-        Claim::New { worker_id, registration } if place.is_new => {
-            leases::acquire(db, &run.session_id, worker_id, registration, run.at_ms).map(Some)
+        Claim::Held(wanted) => {
+            let is_current = matches!(&place.lease, Joined::Current(lease) if lease == wanted);
+            Ok(is_current.then_some(wanted.epoch))
         }
-        Claim::New { .. } => Ok(None),
+        Claim::New { worker_id, registration } => match &place.lease {
+            Joined::None => leases::acquire_first(db, &run.session_id, worker_id, registration, run.at_ms).map(Some),
+            // Another worker may still have the session.
+            Joined::Current(lease) if lease.worker_id != *worker_id || lease.registration != *registration => Ok(None),
+            Joined::Released | Joined::Current(_) => {
+                leases::acquire(db, &run.session_id, worker_id, registration, run.at_ms).map(Some)
+            }
+        },
     }
 }
 

@@ -6,17 +6,20 @@ use cadre_protocol::event::{MAX_EVENT_BYTES, RunEvent};
 use cadre_protocol::ids::{Epoch, Revision, RunId, SessionId};
 use cadre_protocol::run::{RunMetrics, RunStatus};
 
-use crate::db::{Db, DbError, vals};
+use crate::db::{Db, DbError, Row, vals};
 use crate::ops::columns;
 use crate::ops::entries::{EVENT_TOO_LARGE, Fact, Frame, Limit, Prepared, PreparedBatch};
 use crate::ops::{finish, models};
 use crate::rows::{AppendOutcome, EndedRun, EventChunk, Principal};
 
+/// The run, its session's newest epoch, the end of its journal, and the head of the session's line without it.
 const LIVE: &str = "select r.session_id, r.seq, r.status, r.revision, r.principal, r.epoch, r.created_at_ms, \
-     r.started_at_ms, l.epoch from runs r left join session_leases l on l.session_id = r.session_id \
-     where r.run_id = ?1";
-const END_OF_JOURNAL: &str =
-    "select next_index, run_bytes from events where run_id = ?1 order by first_index desc limit 1";
+     r.started_at_ms, r.cancel_requested, s.state, l.epoch, e.next_index, e.run_bytes, n.run_id, n.status, n.seq \
+     from runs r left join sessions s on s.session_id = r.session_id left join session_leases l on l.session_id = r.session_id \
+     left join events e on e.run_id = r.run_id \
+     and e.first_index = (select max(first_index) from events where run_id = ?1) \
+     left join runs n on n.session_id = r.session_id and n.seq = (select min(o.seq) from runs o \
+     where o.session_id = r.session_id and o.finished_at_ms is null and o.run_id <> ?1) where r.run_id = ?1";
 const INSERT_CHUNK: &str =
     "insert into events (run_id, first_index, next_index, run_bytes, frames) values (?1, ?2, ?3, ?4, ?5)";
 const INSERT_MESSAGE: &str =
@@ -56,26 +59,49 @@ pub struct Live {
     pub created_at_ms: u64,
     /// Unix milliseconds.
     pub started_at_ms: Option<u64>,
+    /// Whether a cancel was asked for.
+    pub cancel_requested: bool,
+    /// State of the session, JSON.
+    pub session_state: Option<String>,
     /// The session's newest epoch.
     pub newest_epoch: Option<Epoch>,
+    /// Where its journal ends.
+    pub end: End,
+    /// Who is next when it ends.
+    pub next: Option<RunId>,
 }
 
 /// Reads a run and keeps other writers off it.
 pub fn live(db: &mut dyn Db, run_id: &RunId) -> Result<Option<Live>, DbError> {
     db.lock_run(run_id.as_str())?;
     let Some(mut row) = db.first(LIVE, vals![run_id.as_str()])? else { return Ok(None) };
+    let (session_id, seq, status) = (row.id()?, row.u64()?, columns::status(&mut row)?);
     Ok(Some(Live {
         run_id: run_id.clone(),
-        session_id: row.id()?,
-        seq: row.u64()?,
-        status: columns::status(&mut row)?,
+        session_id,
+        seq,
+        status,
         revision: row.id()?,
         principal: Principal(row.text()?),
         epoch: Epoch(row.u64()?),
         created_at_ms: row.u64()?,
         started_at_ms: row.opt_u64()?,
+        cancel_requested: row.bool()?,
+        session_state: row.opt_text()?,
         newest_epoch: row.opt_u64()?.map(Epoch),
+        end: End {
+            next_index: row.opt_u64()?.unwrap_or_default(),
+            bytes: row.opt_u64()?.unwrap_or_default(),
+        },
+        next: next(&mut row, seq)?,
     }))
+}
+
+/// The head of the line without the run at `seq`, if it waits and only becomes the head by that one's end.
+fn next(row: &mut Row, seq: u64) -> Result<Option<RunId>, DbError> {
+    let (run_id, status, head) = (row.opt_id()?, row.opt_text()?, row.opt_u64()?);
+    let is_next = status.as_deref() == Some(RunStatus::Pending.as_str()) && head.is_some_and(|head| head > seq);
+    Ok(run_id.filter(|_| is_next))
 }
 
 /// Where a journal ends.
@@ -85,14 +111,6 @@ pub struct End {
     pub next_index: u64,
     /// Bytes so far.
     pub bytes: u64,
-}
-
-/// Reads where a journal ends.
-pub fn end_of_journal(db: &mut dyn Db, run_id: &RunId) -> Result<End, DbError> {
-    match db.first(END_OF_JOURNAL, vals![run_id.as_str()])? {
-        None => Ok(End::default()),
-        Some(mut row) => Ok(End { next_index: row.u64()?, bytes: row.u64()? }),
-    }
 }
 
 /// Stores consecutive events.
@@ -108,7 +126,7 @@ pub fn append(db: &mut dyn Db, batch: &PreparedBatch) -> Result<AppendOutcome, D
     if live.epoch != batch.epoch || live.newest_epoch != Some(batch.epoch) {
         return Ok(AppendOutcome::Fenced);
     }
-    let end = end_of_journal(db, &batch.run_id)?;
+    let end = live.end;
     if batch.first_index > end.next_index {
         return Ok(AppendOutcome::Gap { next_index: end.next_index });
     }

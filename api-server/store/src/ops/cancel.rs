@@ -79,7 +79,7 @@ fn close(
         run_id: live.run_id.clone(),
         session_id: live.session_id.clone(),
     };
-    let at = append::end_of_journal(db, &live.run_id)?;
+    let at = live.end;
     let frames = context.to_sse(&event(end, &metrics), at.next_index, at_ms)?;
     let bytes = at.bytes.saturating_add(frames.len() as u64);
     let chunk = EventChunk { first_index: at.next_index, next_index: at.next_index + 1, frames: Arc::from(frames) };

@@ -118,14 +118,15 @@ impl PreparedBatch {
 pub type Limit = &'static str;
 
 /// Renders and serializes.
-pub fn prepare(context: &EventContext, batch: Batch) -> Result<Result<PreparedBatch, Limit>, DbError> {
+pub fn prepare(context: &EventContext, batch: &Batch) -> Result<Result<PreparedBatch, Limit>, DbError> {
     let Batch { run_id, epoch, first_index, entries } = batch;
+    let first_index = *first_index;
     if entries.len() > Batch::MAX_ENTRIES {
         return Ok(Err("a batch has too many entries"));
     }
     let count = entries.len();
     let mut prepared = Vec::with_capacity(count);
-    for (offset, entry) in entries.into_iter().enumerate() {
+    for (offset, entry) in entries.iter().enumerate() {
         if offset + 1 < count && matches!(entry.record, Some(Record::Finished(_))) {
             return Ok(Err("entries follow the end of the run"));
         }
@@ -135,20 +136,22 @@ pub fn prepare(context: &EventContext, batch: Batch) -> Result<Result<PreparedBa
         }
         prepared.push(entry);
     }
+    let (run_id, epoch) = (run_id.clone(), *epoch);
     Ok(Ok(PreparedBatch { run_id, epoch, first_index, entries: prepared, context: context.clone() }))
 }
 
 /// An event is larger than [`MAX_EVENT_BYTES`].
 pub const EVENT_TOO_LARGE: Limit = "an event is too large";
 
-fn prepare_entry(context: &EventContext, index: u64, entry: Entry) -> Result<Prepared, DbError> {
+fn prepare_entry(context: &EventContext, index: u64, entry: &Entry) -> Result<Prepared, DbError> {
     let Entry { at_ms, event, record } = entry;
+    let at_ms = *at_ms;
     let frame = match event {
         None => Frame::None,
         Some(RunEvent::RunCompleted { content, content_type, metrics: _ }) => {
-            Frame::Completed { content, content_type }
+            Frame::Completed { content: content.clone(), content_type: content_type.clone() }
         }
-        Some(event) => Frame::Ready(context.to_sse(&event, index, at_ms)?),
+        Some(event) => Frame::Ready(context.to_sse(event, index, at_ms)?),
     };
     let fact = match record {
         None => Fact::None,
@@ -157,24 +160,24 @@ fn prepare_entry(context: &EventContext, index: u64, entry: Entry) -> Result<Pre
     Ok(Prepared { index, at_ms, frame, fact })
 }
 
-fn fact(record: Record) -> Result<Fact, DbError> {
+fn fact(record: &Record) -> Result<Fact, DbError> {
     Ok(match record {
-        Record::Message(message) => Fact::Message { role: role(message.role), body: serde_json::to_string(&message)? },
+        Record::Message(message) => Fact::Message { role: role(message.role), body: serde_json::to_string(message)? },
         Record::ToolStarted { tool, idempotent } => Fact::ToolStarted {
-            body: serde_json::to_string(&tool)?,
-            call_id: tool.tool_call_id,
-            tool_name: tool.tool_name,
-            idempotent,
+            body: serde_json::to_string(tool)?,
+            call_id: tool.tool_call_id.clone(),
+            tool_name: tool.tool_name.clone(),
+            idempotent: *idempotent,
         },
         Record::ToolFinished { tool, effect, unknown_outcome } => Fact::ToolFinished {
-            body: serde_json::to_string(&tool)?,
-            call_id: tool.tool_call_id,
-            tool_name: tool.tool_name,
-            effect: effect.map(|effect| serde_json::to_string(&effect)).transpose()?,
-            unknown_outcome,
+            body: serde_json::to_string(tool)?,
+            call_id: tool.tool_call_id.clone(),
+            tool_name: tool.tool_name.clone(),
+            effect: effect.as_ref().map(serde_json::to_string).transpose()?,
+            unknown_outcome: *unknown_outcome,
         },
         Record::Retry {} => Fact::Retry,
-        Record::Finished(end) => Fact::Finished(end),
+        Record::Finished(end) => Fact::Finished(end.clone()),
     })
 }
 

@@ -1,19 +1,14 @@
 //! The end of a run: its row, its session, and who is next.
 
-use cadre_protocol::ids::{RunId, SessionId};
 use cadre_protocol::run::{RunEnd, RunMetrics, RunStatus};
 
 use crate::db::{Db, DbError, vals};
 use crate::ops::append::Live;
-use crate::ops::columns;
 use crate::rows::EndedRun;
 
 const FINISH: &str = "update runs set status = ?2, finished_at_ms = ?3, content = ?4, content_type = ?5, failure = ?6, \
      metrics = ?7, cancellation_stage = ?8 where run_id = ?1";
 const TOUCH: &str = "update sessions set updated_at_ms = ?2 where session_id = ?1";
-const HEAD: &str =
-    "select run_id, status, seq from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
-
 /// Ends a run.
 pub fn finish(
     db: &mut dyn Db,
@@ -24,7 +19,7 @@ pub fn finish(
 ) -> Result<EndedRun, DbError> {
     let outcome = Outcome::of(end)?;
     let stage = (outcome.status == RunStatus::Cancelled).then(|| stage(live.status));
-    let metrics = serde_json::to_string(metrics)?;
+    let text = serde_json::to_string(metrics)?;
     let values = vals![
         live.run_id.as_str(),
         outcome.status.as_str(),
@@ -32,12 +27,19 @@ pub fn finish(
         outcome.content.as_ref(),
         outcome.content_type,
         outcome.failure.as_ref(),
-        &metrics,
+        &text,
         stage
     ];
     db.write(FINISH, values)?;
     db.write(TOUCH, vals![live.session_id.as_str(), at_ms])?;
-    Ok(EndedRun { status: outcome.status, next: next(db, &live.session_id, live.seq)? })
+    let session_state = live.session_state.as_deref().map(serde_json::from_str).transpose()?.unwrap_or_default();
+    Ok(EndedRun {
+        status: outcome.status,
+        next: live.next.clone(),
+        metrics: metrics.clone(),
+        cancel_requested: live.cancel_requested,
+        session_state,
+    })
 }
 
 struct Outcome<'a> {
@@ -79,11 +81,4 @@ fn stage(status: RunStatus) -> &'static str {
         RunStatus::Paused => "PAUSED",
         _ => "EXECUTING",
     }
-}
-
-/// The head of a session's line, if it waits and only became the head by the end of the run at `seq`.
-fn next(db: &mut dyn Db, session_id: &SessionId, seq: u64) -> Result<Option<RunId>, DbError> {
-    let Some(mut row) = db.first(HEAD, vals![session_id.as_str()])? else { return Ok(None) };
-    let (run_id, status, head) = (row.id()?, columns::status(&mut row)?, row.u64()?);
-    Ok((status == RunStatus::Pending && head > seq).then_some(run_id))
 }

@@ -9,7 +9,8 @@ use cadre_protocol::run::RunStatus;
 use crate::branches::{ResumeOutcome, Resumption};
 use crate::db::{Db, DbError, vals};
 use crate::ops::snapshots::{self, Snapshots};
-use crate::ops::{accept, append, fork, queries};
+use crate::ops::append::{self, Live};
+use crate::ops::{accept, fork, queries};
 use crate::rows::EventChunk;
 
 const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1 \
@@ -63,7 +64,7 @@ pub fn resume(db: &mut dyn Db, prepared: &Prepared) -> Result<ResumeOutcome, DbE
     }
     forget_stand_ins(db, run_id)?;
     if let Some(input) = input {
-        add_input(db, run_id, &live.session_id, input)?;
+        add_input(db, &live, input)?;
     }
     let seq = take_place(db, &live.session_id, *at_ms)?;
     db.write(REOPEN, vals![run_id.as_str(), seq, revision.as_str()])?;
@@ -94,8 +95,8 @@ fn forget_stand_ins(db: &mut dyn Db, run_id: &RunId) -> Result<(), DbError> {
 }
 
 /// The message gets a number of the journal, so that it comes before all that the next worker writes.
-fn add_input(db: &mut dyn Db, run_id: &RunId, session_id: &SessionId, input: &Message) -> Result<(), DbError> {
-    let end = append::end_of_journal(db, run_id)?;
+fn add_input(db: &mut dyn Db, live: &Live, input: &Message) -> Result<(), DbError> {
+    let Live { run_id, session_id, end, .. } = live;
     let body = serde_json::to_string(input)?;
     let bytes = end.bytes.saturating_add(body.len() as u64);
     let chunk = EventChunk { first_index: end.next_index, next_index: end.next_index + 1, frames: Arc::from("") };

@@ -93,9 +93,9 @@ impl PostgresConnection {
     }
 
     /// Sends what waits, and one more statement, without waiting in between.
-    fn send(&mut self, last: Option<(Statement, Vec<Owned>)>) -> Result<Vec<tokio_postgres::Row>, DbError> {
+    fn send(&mut self, last: Last) -> Result<Vec<tokio_postgres::Row>, DbError> {
         let (prefix, pending) = (std::mem::take(&mut self.prefix), std::mem::take(&mut self.pending));
-        if prefix.is_empty() && pending.is_empty() && last.is_none() {
+        if prefix.is_empty() && pending.is_empty() && matches!(last, Last::None) {
             return Ok(Vec::new());
         }
         let client = &self.client;
@@ -107,8 +107,9 @@ impl PostgresConnection {
         );
         let rows = async {
             match &last {
-                Some((statement, values)) => client.query(statement, &parameters(values)).await,
-                None => Ok(Vec::new()),
+                Last::Query(statement, values) => client.query(statement, &parameters(values)).await,
+                Last::Control(sql) => client.batch_execute(sql).await.map(|()| Vec::new()),
+                Last::None => Ok(Vec::new()),
             }
         };
         // Polled in this order, so sent in this order.
@@ -122,9 +123,16 @@ impl PostgresConnection {
     }
 
     fn control(&mut self, sql: &str) -> Result<(), DbError> {
-        self.send(None)?;
+        self.send(Last::None)?;
         Ok(self.runtime()?.block_on(self.client.batch_execute(sql))?)
     }
+}
+
+/// What goes out after all that waits.
+enum Last {
+    None,
+    Control(&'static str),
+    Query(Statement, Vec<Owned>),
 }
 
 impl Drop for PostgresConnection {
@@ -167,12 +175,12 @@ impl From<tokio_postgres::Error> for DbError {
 impl Db for PostgresConnection {
     fn query(&mut self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, DbError> {
         let statement = self.prepare(sql)?;
-        self.send(Some((statement, owned(values))))?.iter().map(values::row).collect()
+        self.send(Last::Query(statement, owned(values)))?.iter().map(values::row).collect()
     }
 
     fn execute(&mut self, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError> {
         let statement = self.prepare(sql)?;
-        self.send(None)?;
+        self.send(Last::None)?;
         let values = owned(values);
         Ok(self.runtime()?.block_on(self.client.execute(&statement, &parameters(&values)))?)
     }
@@ -183,7 +191,7 @@ impl Db for PostgresConnection {
         if self.pending.len() < MAX_PENDING {
             return Ok(());
         }
-        self.send(None).map(drop)
+        self.send(Last::None).map(drop)
     }
 
     fn script(&mut self, sql: &str) -> Result<(), DbError> {
@@ -254,12 +262,8 @@ impl Connection for PostgresConnection {
     }
 
     fn commit(&mut self) -> Result<(), DbError> {
-        // Writes are answered first: after a failed one, a commit would quietly be a rollback.
-        if !self.pending.is_empty() {
-            self.send(None)?;
-        }
-        self.prefix.push_str("commit");
-        self.send(None)?;
+        // After a write that fails the commit is a rollback, and the write's answer says why.
+        self.send(Last::Control("commit"))?;
         for run_id in self.changed.drain(..) {
             self.changes.wrote(&run_id);
         }
@@ -283,7 +287,7 @@ impl Connection for PostgresConnection {
 
     fn release(&mut self) -> Result<(), DbError> {
         if !self.pending.is_empty() {
-            self.send(None)?;
+            self.send(Last::None)?;
         }
         if self.prefix.ends_with(SAVEPOINT) {
             self.prefix.truncate(self.prefix.len() - SAVEPOINT.len());

@@ -171,7 +171,7 @@ pub async fn append(
     entries: Vec<Entry>,
 ) -> AppendOutcome {
     let batch = Batch { run_id: run_id.clone(), epoch, first_index, entries };
-    store.append(&context(run_id, session_id), batch).await.unwrap()
+    store.append(&context(run_id, session_id), &batch).await.unwrap()
 }
 
 /// What an append that went well answers.
