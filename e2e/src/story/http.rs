@@ -45,24 +45,8 @@ enum Body {
 /// # Errors
 /// When nobody answers, or not in HTTP.
 pub fn send(server: SocketAddr, request: &Request<'_>) -> Result<Response> {
-    send_over(open(server)?, request)
-}
-
-/// Opens a connection.
-///
-/// # Errors
-/// When nobody answers.
-pub fn open(server: SocketAddr) -> Result<TcpStream> {
-    TcpStream::connect_timeout(&server, OPEN).with_context(|| format!("{server} is closed"))
-}
-
-/// Sends a request over a connection that is open, and reads the answer's head.
-///
-/// # Errors
-/// As [`send`].
-pub fn send_over(mut stream: TcpStream, request: &Request<'_>) -> Result<Response> {
     let Request { method, path, headers, body } = request;
-    let server = stream.peer_addr()?;
+    let mut stream = TcpStream::connect_timeout(&server, OPEN).with_context(|| format!("{server} is closed"))?;
     stream.set_read_timeout(Some(SILENCE))?;
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: {server}\r\nConnection: close\r\n");
     for (name, value) in *headers {

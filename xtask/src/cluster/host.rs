@@ -161,6 +161,10 @@ pub fn disconnect(layout: &Layout) -> Result<()> {
     if Path::new("/sys/class/net").join(BRIDGE).exists() {
         run(&format!("ip link delete {BRIDGE}"))?;
     }
+    for node in NODES {
+        // Absent when the cluster was not up.
+        succeeds(&format!("ip route delete unreachable {}", node.pods()));
+    }
     restore_settings(layout)
 }
 
@@ -192,17 +196,22 @@ pub fn plug_in(node: Node) -> Result<()> {
 
 /// Removes a node's network namespace, with the cable and the routes.
 ///
+/// From then on, until [`plug_in`] or [`disconnect`], packets to its pods are refused: by the machine's default route they
+/// would go to strangers, who may answer.
+///
 /// # Errors
 /// When the kernel refuses.
 pub fn unplug(node: Node) -> Result<()> {
+    // Without our bridge the addresses are not ours.
+    if Path::new("/sys/class/net").join(BRIDGE).exists() {
+        run(&format!("ip route replace unreachable {}", node.pods()))?;
+    }
     if Path::new("/sys/class/net").join(node.link()).exists() {
         run(&format!("ip link delete {}", node.link()))?;
     }
     if Path::new("/run/netns").join(node.namespace()).exists() {
         run(&format!("ip netns delete {}", node.namespace()))?;
     }
-    // Absent when the bridge is gone already.
-    succeeds(&format!("ip route delete {} dev {BRIDGE}", node.pods()));
     Ok(())
 }
 

@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn only_another_link_in_our_ranges_is_a_conflict() {
-        let fine = "default via 192.168.1.1 dev eth0\n10.0.0.0/8 dev tun0\n10.231.0.0/24 dev cadre0 proto kernel\n10.232.1.0/24 via 10.231.0.11 dev cadre0\n";
+        let fine = "default via 192.168.1.1 dev eth0\n10.0.0.0/8 dev tun0\n10.231.0.0/24 dev cadre0 proto kernel\n10.232.1.0/24 via 10.231.0.11 dev cadre0\nunreachable 10.232.2.0/24\n";
         assert_eq!(conflict(fine), None);
         let line = "10.232.5.0/24 dev virbr7 proto kernel scope link";
         assert_eq!(conflict(&format!("{fine}{line}\n")), Some((PODS, line)));
