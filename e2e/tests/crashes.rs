@@ -1,13 +1,18 @@
 //! Whatever dies beneath a run, it completes: finished tool calls are not repeated, unknown ones are reported, and a
 //! client that follows misses and repeats nothing.
 //!
-//! Each run makes five calls that append to a ledger. The third one takes its time, and during it something is killed.
+//! Each run makes five calls that append to a ledger. The third one waits for a gate, so that it is under way when something
+//! is killed, however long that takes.
 #![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpStream};
 
 use cadre_e2e::story::api::Started;
 use cadre_e2e::story::follow::{Follower, Frame, replay};
+use cadre_e2e::story::node::Container;
 use cadre_e2e::story::objects::{run, scripted, shell, worker};
-use cadre_e2e::story::{NAMESPACE, SYSTEM, Story};
+use cadre_e2e::story::{LIMIT, NAMESPACE, SYSTEM, Story};
 use serde_json::{Value, json};
 
 const CALLS: usize = 5;
@@ -32,11 +37,11 @@ struct Aftermath {
     unknown: Vec<usize>,
 }
 
-/// Starts a run; the fatal call takes that many seconds.
-fn begin<'a>(story: &'a Story, base: &str, workspace: &Value, seconds: u32) -> Crash<'a> {
+/// Starts a run.
+fn begin<'a>(story: &'a Story, base: &str, workspace: &Value) -> Crash<'a> {
     let (agent, model, job) = (story.name(base), story.name(&format!("{base}-m")), story.name(&format!("{base}-r")));
-    let seconds = |number| if number == FATAL { f64::from(seconds) } else { 0.3 };
-    let call = |number| shell(&format!("sleep {}; echo call-{number} >> ledger", seconds(number)));
+    let pause = |number| if number == FATAL { "until [ -e gate ]; do sleep 0.1; done" } else { "sleep 0.3" };
+    let call = |number| shell(&format!("{}; echo call-{number} >> ledger", pause(number)));
     let mut turns: Vec<Value> = (1..=CALLS).map(call).collect();
     turns.extend([shell("cat ledger"), json!("{{last_result}}")]);
     let sandbox = json!({"sandbox": {"template": {"workspace": workspace}}});
@@ -55,6 +60,11 @@ impl Crash<'_> {
     fn wait_for_the_fatal_call(&mut self) {
         let started = |frame: &Frame| frame.is_call("ToolCallStarted", FATAL);
         self.follower.until("the start of the fatal call", started).unwrap();
+    }
+
+    fn container(&self, name: &str) -> Container {
+        let pod = self.story.pod(&self.agent).unwrap();
+        self.story.container(NAMESPACE, &pod, name).unwrap()
     }
 
     /// Waits for the end and checks what holds after every crash.
@@ -106,10 +116,9 @@ fn killed_container(base: &str, container: &str) {
     if !story.has_own_nodes() {
         return;
     }
-    let mut crash = begin(&story, base, &volume(), 3);
+    let mut crash = begin(&story, base, &volume());
     crash.wait_for_the_fatal_call();
-    let pod = story.pod(&crash.agent).unwrap();
-    story.container(NAMESPACE, &pod, container).unwrap().kill().unwrap();
+    crash.container(container).kill().unwrap();
     let after = crash.end();
     after.assert_ledger();
     assert_eq!(after.unknown, [FATAL], "the call under way is reported");
@@ -128,7 +137,7 @@ fn a_killed_exec_server_is_an_unknown_outcome_and_no_more() {
 #[test]
 fn a_pod_that_is_deleted_by_force_is_replaced() {
     let story = Story::begin().unwrap();
-    let mut crash = begin(&story, "pod", &volume(), 3);
+    let mut crash = begin(&story, "pod", &volume());
     crash.wait_for_the_fatal_call();
     let pod = story.pod(&crash.agent).unwrap();
     story.cluster.run(&["delete", "pod", &pod, "-n", NAMESPACE, "--force", "--grace-period=0"]).unwrap();
@@ -143,10 +152,13 @@ fn killed_part(base: &str, component: &str, container: &str) {
     if !story.has_own_nodes() {
         return;
     }
-    let mut crash = begin(&story, base, &volume(), 3);
+    let mut crash = begin(&story, base, &volume());
     crash.wait_for_the_fatal_call();
+    let tools = crash.container("sandbox");
     let pod = story.system_pod(component).unwrap();
     story.container(SYSTEM, &pod, container).unwrap().kill().unwrap();
+    // The call ends while that part is away.
+    std::fs::write(tools.root().join("workspace/gate"), "").unwrap();
     let after = crash.end();
     after.assert_ledger();
     assert_eq!(after.unknown, [0; 0], "no outcome was lost");
@@ -200,6 +212,12 @@ fn choose_victim(story: &Story) -> Victim<'_> {
     Victim { story, node, other }
 }
 
+/// Where a pod could be reached, if it listened.
+fn address(story: &Story, pod: &str) -> SocketAddr {
+    let pod = story.kubernetes.object(NAMESPACE, "pods", pod).unwrap().unwrap();
+    SocketAddr::new(pod["status"]["podIP"].as_str().unwrap().parse().unwrap(), 8080)
+}
+
 #[test]
 fn a_lost_node_costs_the_files_that_were_on_it_and_no_run() {
     let story = Story::begin().unwrap();
@@ -210,15 +228,19 @@ fn a_lost_node_costs_the_files_that_were_on_it_and_no_run() {
     let victim = choose_victim(&story);
     story.cluster.run(&["cordon", &victim.other]).unwrap();
     let shared = json!({"persistence": "Volume", "size": "64Mi", "storageClassName": "cadre-shared"});
-    let mut kept = begin(&story, "kept", &shared, 30);
-    let mut lost = begin(&story, "lost", &json!({}), 30);
+    let mut kept = begin(&story, "kept", &shared);
+    let mut lost = begin(&story, "lost", &json!({}));
     for crash in [&mut kept, &mut lost] {
         crash.wait_for_the_fatal_call();
         let sandbox = story.sandbox(&crash.agent).unwrap();
         assert_eq!(sandbox["status"]["nodeName"], victim.node.as_str());
     }
     story.cluster.run(&["uncordon", &victim.other]).unwrap();
+    let address = address(&story, &story.pod(&lost.agent).unwrap());
     story.power("kill", &victim.node).unwrap();
+    // Nobody else's network is asked for what was there.
+    let refused = TcpStream::connect_timeout(&address, LIMIT).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::HostUnreachable, "{refused}");
 
     let after = kept.end();
     after.assert_ledger();

@@ -9,6 +9,7 @@ use super::dice::Dice;
 use super::plan::Kill;
 use super::release::Release;
 use crate::story::kubernetes::Kubernetes;
+use crate::story::node::Container;
 use crate::story::{LIMIT, Story, condition};
 use crate::wait;
 
@@ -91,7 +92,7 @@ impl<'a> Hand<'a> {
         wait::until(&format!("{containers:?} to be killed"), LIMIT, "kubectl get pods", || {
             let pod = self.pick(place, containers, dice)?;
             struck = format!("{} of {}", containers.join(" and "), name(&pod));
-            Ok(containers.iter().all(|container| self.kill(place, &pod, container).is_ok()))
+            Ok(containers.iter().all(|container| kill(&pod, container).is_ok()))
         })?;
         Ok(struck)
     }
@@ -100,7 +101,7 @@ impl<'a> Hand<'a> {
         let mut struck = String::new();
         wait::until(&format!("{container} to be killed"), LIMIT, "kubectl get pods", || {
             let pod = self.pick(place, &[container], dice)?;
-            let done = self.kill(place, &pod, container).is_ok();
+            let done = kill(&pod, container).is_ok();
             struck = name(&pod).to_owned();
             if done {
                 self.replace(place, &pod, container)?;
@@ -112,13 +113,9 @@ impl<'a> Hand<'a> {
 
     fn all(&self, place: &Place<'_>, container: &str) -> Result<String> {
         let pods = self.running(place, &[container])?;
-        let killed: Vec<_> = pods.iter().filter(|pod| self.kill(place, pod, container).is_ok()).collect();
+        let killed: Vec<_> = pods.iter().filter(|pod| kill(pod, container).is_ok()).collect();
         killed.iter().try_for_each(|pod| self.replace(place, pod, container))?;
         Ok(format!("{} at once", killed.iter().map(|pod| name(pod)).collect::<Vec<_>>().join(" and ")))
-    }
-
-    fn kill(&self, place: &Place<'_>, pod: &Value, container: &str) -> Result<()> {
-        self.story.container(place.namespace, name(pod), container)?.kill()
     }
 
     /// Takes a pod away whose container kubelet would let wait for long.
@@ -183,6 +180,11 @@ impl Drop for Victim<'_> {
             eprintln!("{error:#}");
         }
     }
+}
+
+/// Kills a container of a pod that was just read. One that has gone meanwhile is not waited for.
+fn kill(pod: &Value, container: &str) -> Result<()> {
+    Container::of(pod, container)?.kill()
 }
 
 fn name(pod: &Value) -> &str {

@@ -19,7 +19,7 @@ use crate::{binaries, cache, wait};
 /// API servers.
 pub const REPLICAS: usize = 2;
 /// Longest wait for all parts to be ready, back-off of kubelet included.
-const READY: Duration = Duration::from_secs(300);
+const READY: Duration = Duration::from_secs(600);
 const NAME: &str = "cadre";
 
 /// The installed release; uninstalled when dropped, unless `CADRE_MATRIX_KEEP` is set and a test has failed.
@@ -44,7 +44,7 @@ impl<'a> Release<'a> {
         story.cluster.run(&label)?;
         let values = values(&images, release.work());
         let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/cadre").display().to_string();
-        let arguments = ["install", NAME, &chart, "--values", "-", "--wait", "--timeout", "300s"];
+        let arguments = ["install", NAME, &chart, "--values", "-", "--wait", "--timeout", "600s"];
         release.helm(&arguments, &values.to_string())?;
         Ok(release)
     }

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Story;
-use crate::cache;
+use super::{LIMIT, Story};
+use crate::{cache, wait};
 
 /// A container that runs.
 #[derive(Debug, Clone)]
@@ -31,14 +31,14 @@ impl Story {
     /// # Errors
     /// When it doesn't run in time.
     pub fn container(&self, namespace: &str, pod: &str, name: &str) -> Result<Container> {
-        let what = format!("to run its container {name}");
-        let object = self.kubernetes.wait(namespace, "pods", pod, &what, |pod| id(pod, name).is_some())?;
-        let id = id(&object, name).context("no container")?;
-        let node = object["spec"]["nodeName"].as_str().context("no node")?.to_owned();
-        let tasks = run(ctr(&node)?.args(["tasks", "list"]))?;
-        let row = tasks.lines().find(|row| row.starts_with(&id)).context("containerd does not know the container")?;
-        let pid = row.split_whitespace().nth(1).context("no pid")?.parse()?;
-        Ok(Container { node, id, pid })
+        let mut found = None;
+        wait::until(&format!("the container {name} of {pod} to run"), LIMIT, "kubectl describe pod", || {
+            // What Kubernetes knows may be what was before a crash.
+            let object = self.kubernetes.object(namespace, "pods", pod)?;
+            found = object.and_then(|pod| Container::of(&pod, name).ok());
+            Ok(found.is_some())
+        })?;
+        found.context("no container")
     }
 
     /// Cuts a node's power, or starts it: `kill` or `restart`.
@@ -76,6 +76,19 @@ fn id(pod: &Value, name: &str) -> Option<String> {
 }
 
 impl Container {
+    /// A container of a pod, as it was when the pod was read.
+    ///
+    /// # Errors
+    /// When it did not run, or does not run any more.
+    pub fn of(pod: &Value, name: &str) -> Result<Self> {
+        let id = id(pod, name).context("no container")?;
+        let node = pod["spec"]["nodeName"].as_str().context("no node")?.to_owned();
+        let tasks = run(ctr(&node)?.args(["tasks", "list"]))?;
+        let row = tasks.lines().find(|row| row.starts_with(&id)).context("containerd does not know the container")?;
+        let pid = row.split_whitespace().nth(1).context("no pid")?.parse()?;
+        Ok(Self { node, id, pid })
+    }
+
     /// `kill -9` of its first process, and with it of all others.
     ///
     /// # Errors
