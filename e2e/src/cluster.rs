@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{binaries, cache, wait};
+use crate::{binaries, cache, unique, wait};
 
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// A cluster that is up.
 #[derive(Clone, Debug)]
@@ -70,8 +69,7 @@ impl Cluster {
     /// # Errors
     /// When it can't be made.
     pub fn namespace(&self, story: &str) -> Result<Namespace> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{story}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let name = format!("{story}-{}", unique::suffix());
         self.run(&["create", "namespace", &name])?;
         let namespace = Namespace { cluster: self.clone(), name };
         let account = ["get", "serviceaccount", "default"];

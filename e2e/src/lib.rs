@@ -12,6 +12,7 @@ pub mod matrix;
 pub mod pki;
 pub mod python;
 pub mod story;
+pub mod unique;
 pub mod wait;
 
 pub use control_plane::ControlPlane;

@@ -27,7 +27,7 @@ fn agentos_own_client_is_content() {
     story.apply_all(&[scripted(&model, &json!(["You said {{input}}."])), talker(&agent, &model)]).unwrap();
     story.apply_all(&[scripted(&slow_model, &turns), talker(&slow, &slow_model)]).unwrap();
     for agent in [&agent, &slow] {
-        story.condition("agents", agent, "Ready", "True").unwrap();
+        story.ready(agent).unwrap();
     }
     let forward = story.api.forward().unwrap();
     let mut check = Command::new(interpreter());

@@ -17,7 +17,7 @@ fn talk(story: &Story) -> String {
     let turns =
         json!([shell("echo '{{input}}' | tee note; echo '{{input}}' >&2"), "You said {{input}}: {{last_result}}"]);
     story.apply_all(&[scripted(&model, &turns), worker(&agent, &model, &json!({}))]).unwrap();
-    story.condition("agents", &agent, "Ready", "True").unwrap();
+    story.ready(&agent).unwrap();
     let run = story.api.start(&agent, TEXT, None).unwrap();
     let ended = story.api.ended(&run).unwrap();
     assert!(ended["content"].as_str().unwrap().contains(TEXT), "{ended:#}");
@@ -34,7 +34,7 @@ fn pay(story: &Story) -> String {
     credential["metadata"]["labels"] = json!({"cadre.dev/credential": "true"});
     credential["metadata"]["annotations"] = json!({"cadre.dev/hosts": "models.invalid"});
     story.apply_all(&[credential, model(&name, &spec), talker(&agent, &name)]).unwrap();
-    story.condition("agents", &agent, "Ready", "True").unwrap();
+    story.ready(&agent).unwrap();
     let run = story.api.start(&agent, "hello", None).unwrap();
     let ended = story.api.ended(&run).unwrap();
     assert_eq!(ended["status"], "ERROR", "{ended:#}");

@@ -13,6 +13,12 @@ fn reason(object: &Value, kind: &str) -> Value {
     condition(object, kind)["reason"].clone()
 }
 
+/// Waits for words in a condition's message: states that pass and the one that stays may share a reason.
+fn until_said(story: &Story, plural: &str, name: &str, kind: &str, words: &str) -> Value {
+    let what = format!("to say {words:?}");
+    story.kubernetes.wait(NAMESPACE, plural, name, &what, |object| message(object, kind).contains(words)).unwrap()
+}
+
 /// Waits for a reason of a condition.
 fn until(story: &Story, plural: &str, name: &str, kind: &str, wanted: &str) -> Value {
     let what = format!("to say {wanted}");
@@ -28,10 +34,7 @@ fn an_agent_waits_for_its_model() {
     assert_eq!(condition(&waiting, "Reconciling")["status"], "True");
     assert_eq!(condition(&waiting, "Stalled"), Value::Null, "nothing is wrong with the Agent itself");
     assert_eq!(message(&waiting, "Ready"), format!("Model {model:?} does not exist in this namespace"));
-    let pending = story
-        .kubernetes
-        .wait(NAMESPACE, "runs", &job, "to say what it waits for", |run| message(run, "Ready").contains(&model))
-        .unwrap();
+    let pending = until_said(&story, "runs", &job, "Ready", &model);
     assert_eq!(pending["status"]["phase"], "Pending");
 
     story.apply(&scripted(&model, &json!(["You said {{input}}."]))).unwrap();
@@ -76,30 +79,21 @@ fn a_model_says_what_its_secret_lacks() {
     );
     assert_eq!(message(&missing, "CredentialResolved"), expected);
     assert_eq!(condition(&missing, "Reconciling")["status"], "True");
-    let agent_waits = until(&story, "agents", &agent, "Ready", "ModelNotReady");
-    assert!(message(&agent_waits, "Ready").contains(&key), "{agent_waits:#}");
+    // Before the Model has been looked at, the reason is the same, and the Secret not yet known.
+    let agent_waits = until_said(&story, "agents", &agent, "Ready", &key);
+    assert_eq!(reason(&agent_waits, "Ready"), "ModelNotReady");
 
     story.apply(&secret(&key, "another", "value")).unwrap();
-    let no_key = story
-        .kubernetes
-        .wait(NAMESPACE, "models", &name, "to miss the key", |model| {
-            message(model, "CredentialResolved").contains("has no key \"api-key\"")
-        })
-        .unwrap();
+    let no_key = until_said(&story, "models", &name, "CredentialResolved", "has no key \"api-key\"");
     assert_eq!(reason(&no_key, "CredentialResolved"), "CredentialMissing");
 
     story.apply(&secret(&key, "api-key", "value")).unwrap();
-    let unlabelled = until(&story, "models", &name, "CredentialResolved", "CredentialNotAllowed");
-    let said = message(&unlabelled, "CredentialResolved");
-    assert!(said.contains("is not labelled as a credential"), "{said}");
-    obey(&story, &said);
+    let unlabelled = until_said(&story, "models", &name, "CredentialResolved", "is not labelled as a credential");
+    assert_eq!(reason(&unlabelled, "CredentialResolved"), "CredentialNotAllowed");
+    obey(&story, &message(&unlabelled, "CredentialResolved"));
 
-    let wrong_host = story
-        .kubernetes
-        .wait(NAMESPACE, "models", &name, "to miss the host", |model| {
-            message(model, "CredentialResolved").contains("may not go to models.example.com")
-        })
-        .unwrap();
+    let words = "may not go to models.example.com";
+    let wrong_host = until_said(&story, "models", &name, "CredentialResolved", words);
     obey(&story, &message(&wrong_host, "CredentialResolved"));
 
     let healed = story.condition("models", &name, "Ready", "True").unwrap();
@@ -122,6 +116,7 @@ fn a_suspended_agent_refuses_and_says_why() {
     let resting = until(&story, "agents", &agent, "Ready", "Suspended");
     assert_eq!((condition(&resting, "Reconciling"), condition(&resting, "Stalled")), (Value::Null, Value::Null));
 
+    story.api.knows(&agent, false).unwrap();
     let path = format!("/agents/{agent}/runs");
     let refused = story.api.once("POST", &path, &[], &[("message", "hi"), ("stream", "false")]).unwrap();
     let status = refused.status;
@@ -130,7 +125,7 @@ fn a_suspended_agent_refuses_and_says_why() {
     assert!(text.contains("spec.suspend is set") && text.contains("agent_not_ready"), "{text}");
 
     story.kubernetes.merge(NAMESPACE, "agents", &agent, &json!({"spec": {"suspend": false}})).unwrap();
-    story.condition("agents", &agent, "Ready", "True").unwrap();
+    story.ready(&agent).unwrap();
     let run = story.api.start(&agent, "hi", None).unwrap();
     assert_eq!(story.api.ended(&run).unwrap()["content"], "hello");
 }

@@ -17,7 +17,7 @@ use crate::wait;
 /// Media type of the API's forms.
 pub(crate) const FORM: &str = "application/x-www-form-urlencoded";
 /// Longest time until the API answers again after it was killed.
-const RETURN: Duration = Duration::from_secs(180);
+const RETURN: Duration = Duration::from_secs(300);
 
 /// A client. Clones share the way in, and open another when it breaks.
 #[derive(Debug, Clone)]
@@ -119,6 +119,18 @@ impl Api {
     /// When the API server is away, or refuses.
     pub fn post(&self, path: &str, form: &[(&str, &str)]) -> Result<Value> {
         self.once("POST", path, &[], form)?.json()
+    }
+
+    /// Waits until the API server knows an agent, and takes runs for it or not.
+    ///
+    /// # Errors
+    /// When that doesn't become so in time.
+    pub fn knows(&self, agent: &str, is_ready: bool) -> Result<()> {
+        let (path, what) = (format!("/agents/{agent}"), format!("the API server to see {agent} with ready={is_ready}"));
+        wait::until(&what, RETURN, "read the API server's log", || {
+            let answer = self.once("GET", &path, &[], &[]).and_then(Response::json);
+            Ok(answer.is_ok_and(|agent| agent["ready"] == is_ready))
+        })
     }
 
     /// Starts a run without waiting for its end.

@@ -12,7 +12,6 @@ pub mod node;
 pub mod objects;
 pub mod search;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,14 +21,14 @@ use serde_json::{Value, json};
 use self::api::{Api, Started};
 use self::kubernetes::Kubernetes;
 use crate::cluster::Cluster;
-use crate::wait;
+use crate::{unique, wait};
 
 /// Namespace of operator and API server.
 pub const SYSTEM: &str = "cadre-system";
 /// Namespace that is served, in which stories happen.
 pub const NAMESPACE: &str = "default";
-/// Longest wait for what takes seconds when nothing is wrong.
-pub const LIMIT: Duration = Duration::from_secs(90);
+/// Longest wait for what takes seconds when nothing is wrong, and much longer on a machine that is busy.
+pub const LIMIT: Duration = Duration::from_secs(300);
 
 /// Stories of one process take turns: they count requests and kill what others use.
 static TURN: Mutex<()> = Mutex::new(());
@@ -54,7 +53,6 @@ impl Story {
     /// # Errors
     /// When there is no cluster, or no Cadre on it.
     pub fn begin() -> Result<Self> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let cluster = Cluster::running()?;
         let kubernetes = Kubernetes::connect(&cluster)?;
@@ -64,11 +62,10 @@ impl Story {
             })?;
         }
         let api = Api::new(&cluster)?;
-        let suffix = format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { cluster, kubernetes, api, suffix, made: Mutex::default(), _turn: turn })
+        Ok(Self { cluster, kubernetes, api, suffix: unique::suffix(), made: Mutex::default(), _turn: turn })
     }
 
-    /// A name that no other story has.
+    /// A name that no other story has, or had before: the record keeps what stories leave.
     #[must_use]
     pub fn name(&self, base: &str) -> String {
         format!("e2e-{base}-{}", self.suffix)
@@ -104,6 +101,16 @@ impl Story {
     pub fn condition(&self, plural: &str, name: &str, kind: &str, wanted: &str) -> Result<Value> {
         let what = format!("to have {kind}={wanted}");
         self.kubernetes.wait(NAMESPACE, plural, name, &what, |object| condition(object, kind)["status"] == wanted)
+    }
+
+    /// Waits until an agent can run: its object says so, and the API server, which watches for itself, knows of it.
+    ///
+    /// # Errors
+    /// When it doesn't become so in time.
+    pub fn ready(&self, agent: &str) -> Result<Value> {
+        let object = self.condition("agents", agent, "Ready", "True")?;
+        self.api.knows(agent, true)?;
+        Ok(object)
     }
 
     /// Waits until a Run object names its run.

@@ -17,7 +17,7 @@ pub fn model(name: &str, spec: &Value) -> Value {
 /// An Agent with shell and files.
 #[must_use]
 pub fn worker(name: &str, model: &str, more: &Value) -> Value {
-    let tool = |name: &str| json!({"type": "Builtin", "builtin": {"name": name}, "timeoutSeconds": 120});
+    let tool = |name: &str| json!({"type": "Builtin", "builtin": {"name": name}, "timeoutSeconds": 600});
     let mut spec = json!({"modelRef": {"name": model}, "tools": [tool("Shell"), tool("Files")]});
     extend(&mut spec, more);
     object("Agent", name, &spec)
