@@ -1,6 +1,7 @@
 //! etcd and kube-apiserver alone, on loopback, for tests that need a real API but no pods.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,12 +10,17 @@ use std::sync::{OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::pki::{Pki, Request};
 use crate::{binaries, cache, kubeconfig, wait};
 
-const LIMIT: Duration = Duration::from_secs(60);
+/// Generous: several start at once, on few cores.
+const LIMIT: Duration = Duration::from_secs(300);
+
+const LOWEST_PORT: u64 = 12_000;
+const PORTS: u64 = 20_000;
+const MOST_TRIES: usize = 1000;
 
 /// A running etcd and kube-apiserver with a folder of their own. They end when this is dropped, and also when the process dies.
 ///
@@ -188,9 +194,13 @@ fn api_arguments(pki: &Pki, etcd: u16, port: u16) -> Vec<String> {
     ]
 }
 
-/// Ports that are free now. They are held together for a moment, so that no two are the same.
+/// Ports that are free now. They are held together for a moment, so that no two are the same. The kernel gives none of them
+/// to others before they are used: they lie below those that it chooses from.
 fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    let listeners = (0..N).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<Vec<_>>>()?;
+    let tries =
+        (0..MOST_TRIES).filter_map(|_| u16::try_from(LOWEST_PORT + RandomState::new().hash_one(N) % PORTS).ok());
+    let listeners: Vec<_> = tries.filter_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).take(N).collect();
+    ensure!(listeners.len() == N, "this machine has no free ports from {LOWEST_PORT} on");
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&listeners) {
         *port = listener.local_addr()?.port();
