@@ -22,7 +22,7 @@ fn plane() -> Result<&'static ControlPlane> {
 fn install(plane: &ControlPlane) -> Result<()> {
     let crds = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/cadre-crds/templates");
     succeed(plane.kubectl()?.arg("apply").arg("-f").arg(crds))?;
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd"];
+    let wait = ["wait", "--for=condition=Established", "--timeout=300s", "crd"];
     let names = ["agents.cadre.dev", "models.cadre.dev", "runs.cadre.dev", "sandboxes.cadre.dev"];
     succeed(plane.kubectl()?.args(wait).args(names))?;
     Ok(())
@@ -147,15 +147,15 @@ fn a_new_object_waits_and_a_tightened_rule_does_not_stop_its_status() -> Result<
     // The same CRD under another group, so that tests in parallel keep their rules.
     let tightened = tightened_crd()?;
     apply(&tightened.replace("RULE", "1 == 1"))?;
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s", "crd/agents.ratchet.cadre.dev"];
+    let wait = ["wait", "--for=condition=Established", "--timeout=300s", "crd/agents.ratchet.cadre.dev"];
     succeed(plane()?.kubectl()?.args(wait))?;
     let old =
         "apiVersion: ratchet.cadre.dev/v1alpha1\nkind: Agent\nmetadata: {name: old}\nspec: {modelRef: {name: m}}\n";
-    cadre_e2e::wait::until("the group to be served", std::time::Duration::from_secs(60), "", || {
+    cadre_e2e::wait::until("the group to be served", std::time::Duration::from_secs(300), "", || {
         Ok(feed(&["apply"], old)?.status.success())
     })?;
     apply(&tightened.replace("RULE", "has(self.description)"))?;
-    cadre_e2e::wait::until("the tightened rule to hold", std::time::Duration::from_secs(60), "", || {
+    cadre_e2e::wait::until("the tightened rule to hold", std::time::Duration::from_secs(300), "", || {
         Ok(!feed(&["create", "--dry-run=server"], &old.replace("name: old", "name: new"))?.status.success())
     })?;
     let status = r#"{"status":{"observedGeneration":1}}"#;

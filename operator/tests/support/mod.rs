@@ -63,7 +63,7 @@ pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
             pause.tick().await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(60), looking).await.is_ok(), "waited for {what}");
+    assert!(tokio::time::timeout(Duration::from_secs(300), looking).await.is_ok(), "waited for {what}");
 }
 
 /// Creates an object of ours from its JSON.

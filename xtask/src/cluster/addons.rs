@@ -18,7 +18,7 @@ const MANIFESTS: [&str; 3] = [
     include_str!("../../../e2e/cluster/manifests/dns.yaml"),
     include_str!("../../../e2e/cluster/manifests/storage.yaml"),
 ];
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// kubectl, set to the cluster.
 pub struct Kubectl {
@@ -41,7 +41,7 @@ impl Kubectl {
         kubectl
             .arg("--kubeconfig")
             .arg(self.layout.kubeconfig())
-            .arg("--request-timeout=10s")
+            .arg("--request-timeout=60s")
             .args(arguments.split(' '));
         kubectl
     }
@@ -152,7 +152,7 @@ fn dns_is_ready() -> bool {
     use std::io::Read;
     let ask = || -> std::io::Result<String> {
         let mut stream = std::net::TcpStream::connect((HOST, 8181))?;
-        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         write!(stream, "GET /ready HTTP/1.0\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

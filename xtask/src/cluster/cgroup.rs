@@ -135,7 +135,7 @@ impl Hierarchies {
     /// When one survives.
     pub fn kill(&self, group: &str) -> Result<()> {
         let what = format!("all processes of {group} to end");
-        wait::until(&what, Duration::from_secs(20), "one hangs in the kernel (see `ps`)", || {
+        wait::until(&what, Duration::from_secs(60), "one hangs in the kernel (see `ps`)", || {
             let processes = self.processes(group);
             processes.iter().for_each(|process| process.signal(Signal::SIGKILL));
             Ok(processes.is_empty())
@@ -154,7 +154,7 @@ impl Hierarchies {
         for mount in self.mounts().iter().chain(bare) {
             let path = below(mount, group);
             // The kernel lets go of a dead process's group a moment later.
-            wait::until("a control group to be free", Duration::from_secs(10), &path.display().to_string(), || {
+            wait::until("a control group to be free", Duration::from_secs(60), &path.display().to_string(), || {
                 for folder in folders_below(&path).iter().rev() {
                     let _ = fs::remove_dir(folder);
                 }

@@ -17,7 +17,7 @@ use super::network::Node;
 use super::progress::Progress;
 use super::{host, images, mounts, process, services, supervisor};
 
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(300);
 
 /// Makes what a node's programs need before they start: network, control groups, configuration.
 ///
@@ -80,7 +80,7 @@ pub fn cut_power(layout: &Layout, node: Node, hierarchies: &Hierarchies) -> Resu
 fn end_processes(paths: &NodeLayout, node: Node, hierarchies: &Hierarchies) -> Result<()> {
     let folder = format!("{}/", paths.root().display());
     let what = format!("all processes of {} to end", node.name());
-    wait::until(&what, Duration::from_secs(20), "one hangs in the kernel (see `ps`)", || {
+    wait::until(&what, Duration::from_secs(60), "one hangs in the kernel (see `ps`)", || {
         hierarchies.kill(&cgroup::node(node))?;
         let shims = process::with_argument(&folder);
         let shims: Vec<_> = shims.into_iter().filter(|shim| shim.runs("containerd-shim")).collect();

@@ -70,7 +70,7 @@ impl Process {
         }
         self.signal(Signal::SIGKILL);
         let what = format!("process {} to end", self.pid);
-        wait::until(&what, Duration::from_secs(10), "it hangs in the kernel", || Ok(!self.is_alive()))
+        wait::until(&what, Duration::from_secs(60), "it hangs in the kernel", || Ok(!self.is_alive()))
     }
 }
 

@@ -71,7 +71,7 @@ fn is_healthy(layout: &Layout) -> Result<bool> {
     let nodes: Vec<_> = NODES.into_iter().filter(|node| !layout.node(*node).off().exists()).collect();
     let kubectl = Kubectl::new(layout)?;
     // One that restarts just now may be back in a moment.
-    let healthy = wait::until("the cluster", Duration::from_secs(15), "", || {
+    let healthy = wait::until("the cluster", Duration::from_secs(60), "", || {
         let mut ready = kubectl.succeeds("get --raw /readyz")?;
         for node in &nodes {
             ready = ready && kubectl.is_ready(*node)?;
@@ -173,7 +173,7 @@ fn start_supervisor(layout: &Layout) -> Result<()> {
         .context("can't start the supervisor")?;
     let hint = format!("read {}", layout.log(supervisor::NAME).display());
     let file = layout.pid_file(supervisor::NAME);
-    wait::until("the supervisor", Duration::from_secs(20), &hint, || Ok(Process::in_file(&file).is_some()))
+    wait::until("the supervisor", Duration::from_secs(120), &hint, || Ok(Process::in_file(&file).is_some()))
 }
 
 /// Certificates for all, and a kubeconfig for each that calls the API.

@@ -93,7 +93,7 @@ fn charts(tools: &Tools, root: &Path, made: &images::Made, postgres: bool) -> Re
         "cadre".to_owned(),
         root.join("charts/cadre").display().to_string(),
         "--wait".to_owned(),
-        "--timeout=180s".to_owned(),
+        "--timeout=600s".to_owned(),
     ];
     if postgres {
         arguments.push(format!("--values={}", root.join(POSTGRES_VALUES).display()));

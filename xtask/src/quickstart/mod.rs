@@ -93,7 +93,7 @@ fn follow(tools: &install::Tools) -> Result<()> {
         "--namespace",
         NAMESPACE,
         "--for=condition=Complete",
-        "--timeout=60s",
+        "--timeout=300s",
         &format!("run/{RUN}"),
     ])?;
     Ok(())
