@@ -285,16 +285,17 @@ async fn a_stream_hears_what_another_server_writes() {
     let run_id = writing.submit("helper", None).await.run.run_id;
     let assignment = worker.assignment().await;
     let mut stream = reading.service.stream(&run_id, None);
-    // Without news each of them would take a look of five seconds.
+    // Without news each of them would take a look of five seconds, and all of them twice as long as they may.
+    let count = 2 * PATIENCE.as_secs() / 5;
     let rounds = async {
-        for index in 0..10 {
+        for index in 0..count {
             worker.append(&run_id, assignment.epoch, index, vec![event(RunEvent::text("x"))]).await;
             assert_eq!(stream.next().await.unwrap().first_index, index);
         }
     };
     tokio::time::timeout(PATIENCE, rounds).await.expect("news come");
-    worker.append(&run_id, assignment.epoch, 10, vec![completed("x")]).await;
-    assert_eq!(stream.next().await.unwrap().first_index, 10);
+    worker.append(&run_id, assignment.epoch, count, vec![completed("x")]).await;
+    assert_eq!(stream.next().await.unwrap().first_index, count);
     assert!(stream.next().await.is_none());
 }
 

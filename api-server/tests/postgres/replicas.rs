@@ -31,7 +31,7 @@ fn database() -> String {
 }
 
 async fn open(url: &str) -> Arc<dyn Store> {
-    let options = PostgresOptions::new(url);
+    let options = PostgresOptions { connect_timeout: PATIENCE, ..PostgresOptions::new(url) };
     let store = tokio::task::spawn_blocking(move || PostgresStore::open(&options)).await.unwrap().unwrap();
     store.migrate().await.unwrap();
     Arc::new(store)
@@ -39,13 +39,18 @@ async fn open(url: &str) -> Arc<dyn Store> {
 
 /// Limits without sweeps: what happens, happens because replicas tell each other.
 fn told() -> Limits {
-    Limits { sweep_every: PATIENCE * 100, unused_wait: PATIENCE * 100, ..brisk() }
+    Limits { sweep_every: PATIENCE * 100, unused_wait: PATIENCE * 100, ..living() }
+}
+
+/// Limits of replicas that are taken for dead by nobody, however slow the machine is.
+fn living() -> Limits {
+    Limits { return_time: PATIENCE * 100, ..brisk() }
 }
 
 /// Limits of replicas that are soon taken for dead.
 fn brisk() -> Limits {
     Limits {
-        return_time: Duration::from_millis(1_500),
+        return_time: Duration::from_secs(3),
         beat_every: Duration::from_millis(100),
         retire_again: Duration::from_millis(200),
         ..limits()
@@ -172,7 +177,7 @@ async fn a_stream_here_has_every_event_of_a_run_there_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn workers_of_a_dead_replica_go_on_at_another() {
-    let (dead, live) = two(brisk()).await;
+    let (dead, live) = two(living()).await;
     let mut workers = Vec::new();
     for number in 0..5 {
         let mut worker = dead.worker(&format!("of-s{number}")).await;
@@ -245,7 +250,7 @@ async fn what_died_with_its_replica_is_placed_again_once() {
 async fn a_deadline_holds_after_the_death_of_its_replica() {
     let (dead, live) = two(brisk()).await;
     let mut worker = dead.worker("of-s").await;
-    let submit = Submit { timeout_seconds: Some(1), ..submit("helper", Some("s")) };
+    let submit = Submit { timeout_seconds: Some(5), ..submit("helper", Some("s")) };
     let run_id = dead.service.submit(submit).await.unwrap().run.run_id;
     worker.assignment().await;
     drop(dead);
@@ -286,7 +291,7 @@ async fn work(mut worker: Worker, seen: Arc<Mutex<HashMap<RunId, u32>>>, done: A
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_runs_over_two_replicas_start_once_each() {
     const RUNS: u32 = 100;
-    let (one, two) = two(Limits { sweep_every: Duration::from_millis(20), ..brisk() }).await;
+    let (one, two) = two(Limits { sweep_every: Duration::from_millis(20), ..living() }).await;
     let (seen, done) = (Arc::default(), Arc::new(AtomicU32::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..4 {
@@ -355,7 +360,7 @@ async fn the_servers_limit_holds_over_all_replicas() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_worker_there_is_not_ended_under_a_run_accepted_here() {
-    let (here, there) = two(Limits { unused_wait: Duration::from_millis(30), ..brisk() }).await;
+    let (here, there) = two(Limits { unused_wait: Duration::from_millis(30), ..living() }).await;
     for round in 0..12 {
         let name = format!("s{round}");
         let session = SessionId::new(name.as_str()).unwrap();
@@ -416,7 +421,7 @@ async fn the_operator_hears_at_one_replica_what_happens_at_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_here_does_not_end_its_worker_there() {
-    let (here, there) = two(Limits { unused_wait: Duration::from_millis(50), ..brisk() }).await;
+    let (here, there) = two(Limits { unused_wait: Duration::from_millis(50), ..living() }).await;
     // It waits here first, so that this replica thinks of its worker as its own.
     let run_id = here.submit("helper", Some("s")).await.run.run_id;
     until("a worker is asked for", || !here.notes.wanted.lock().unwrap().is_empty()).await;

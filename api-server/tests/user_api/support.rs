@@ -1,6 +1,7 @@
 //! A server without listeners: router, domain, SQLite in memory, two agents, and a worker that does what the input says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -34,6 +35,9 @@ use serde_json::Value;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
+
+/// Longest wait for anything; generous, because machines are busy.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const ADMIN_KEY: &str = "admin-0123456789abcdef0123456789abcdef";
 pub const ADA_KEY: &str = "ada-0123456789abcdef0123456789abcdef-a";
@@ -98,7 +102,7 @@ async fn world_of(authentication: Authentication, store: SqliteStore) -> World {
         placement: Arc::new(Nothing(broadcast::Sender::new(1))),
         limits: Limits {
             max_queue_depth: 3,
-            agent_wait: std::time::Duration::ZERO,
+            agent_wait: Duration::ZERO,
             retention: Retention::new(24, 30),
             ..Limits::default()
         },
@@ -136,15 +140,20 @@ impl World {
 
     /// Waits for something that is about to be so.
     pub async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..2_000 {
-            let answer = self.get(path).await;
-            if answer.status == 200 && wanted(&answer.json()) {
-                return answer.json();
+        let mut looks = tokio::time::interval(Duration::from_millis(2));
+        let looking = async {
+            loop {
+                looks.tick().await;
+                let answer = self.get(path).await;
+                if answer.status == 200 && wanted(&answer.json()) {
+                    return answer.json();
+                }
             }
-            tokio::task::yield_now().await;
-            tokio::time::timeout(std::time::Duration::from_millis(2), std::future::pending::<()>()).await.unwrap_err();
+        };
+        match tokio::time::timeout(PATIENCE, looking).await {
+            Ok(found) => found,
+            Err(_) => panic!("{path} never became what is wanted: {}", self.get(path).await.text),
         }
-        panic!("{path} never became what is wanted: {}", self.get(path).await.text)
     }
 }
 

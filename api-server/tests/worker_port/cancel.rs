@@ -1,8 +1,6 @@
 //! Cancel in every state, and deadlines.
 
-use std::time::{Duration, Instant};
-
-use cadre_api::domain::DomainError;
+use cadre_api::domain::{DomainError, Limits};
 use cadre_protocol::ids::RunId;
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::worker::ServerFrame;
@@ -26,11 +24,11 @@ async fn a_run_that_waits_ends_at_once() {
 
 #[tokio::test]
 async fn a_worker_is_told_and_obeys() {
-    let rig = rig().await;
+    // At once: no sweep comes by.
+    let rig = rig_with(memory().await, Limits { sweep_every: PATIENCE * 100, ..patient() }).await;
     let mut worker = rig.worker("pool").await;
     let run_id = rig.submit("helper", None).await.run.run_id;
     let assignment = worker.assignment().await;
-    let asked = Instant::now();
     let run = rig.service.cancel(&run_id, None).await.unwrap();
     assert_eq!(run.status, RunStatus::Running);
     let epoch = worker
@@ -39,7 +37,6 @@ async fn a_worker_is_told_and_obeys() {
             _ => None,
         })
         .await;
-    assert!(asked.elapsed() < Duration::from_millis(200));
     assert_eq!(epoch, assignment.epoch);
     worker.append(&run_id, epoch, 0, vec![cancelled()]).await;
     worker.acked(&run_id, 1).await;
@@ -101,7 +98,7 @@ async fn strangers_can_not_cancel() {
 async fn a_deadline_ends_a_run_that_does_not_end_itself() {
     let rig = rig().await;
     let mut worker = rig.worker("pool").await;
-    let submit = cadre_api::domain::Submit { timeout_seconds: Some(1), ..submit("helper", None) };
+    let submit = cadre_api::domain::Submit { timeout_seconds: Some(5), ..submit("helper", None) };
     let run_id = rig.service.submit(submit).await.unwrap().run.run_id;
     let assignment = worker.assignment().await;
     assert!(assignment.deadline_ms.is_some());

@@ -10,7 +10,7 @@ use crate::support::*;
 
 #[tokio::test]
 async fn a_worker_that_comes_back_goes_on() {
-    let rig = rig().await;
+    let rig = rig_with(memory().await, patient()).await;
     let mut worker = rig.worker("pool").await;
     let run_id = rig.submit("helper", None).await.run.run_id;
     let assignment = worker.assignment().await;
@@ -28,7 +28,7 @@ async fn a_worker_that_comes_back_goes_on() {
 
 #[tokio::test]
 async fn an_assignment_that_did_not_arrive_is_sent_again() {
-    let rig = rig().await;
+    let rig = rig_with(memory().await, patient()).await;
     let mut worker = rig.worker("pool").await;
     rig.submit("helper", None).await;
     let assignment = worker.assignment().await;

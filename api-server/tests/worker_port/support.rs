@@ -36,8 +36,8 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 use tokio_util::sync::CancellationToken;
 
-/// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for anything; generous, because machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 pub const MANIFESTS: &str = "
 apiVersion: cadre.dev/v1alpha1
@@ -150,6 +150,12 @@ pub fn limits() -> Limits {
         unused_wait: Duration::from_millis(200),
         ..Limits::default()
     }
+}
+
+/// Limits under which nobody is given up, sent away or made to obey, however slow the machine is.
+pub fn patient() -> Limits {
+    let never = PATIENCE * 100;
+    Limits { reconnect_grace: never, obey_grace: never, unused_wait: never, ..limits() }
 }
 
 pub async fn rig() -> Rig {
