@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
+#[expect(dead_code, reason = "shared with the tests of what only PostgreSQL has")]
 mod server;
 mod suite;
 
@@ -27,7 +28,8 @@ impl PostgresSchema {
     }
 
     fn connect(&self) -> PostgresStore {
-        let options = PostgresOptions { readers: 2, ..PostgresOptions::new(&self.url) };
+        let options =
+            PostgresOptions { readers: 2, connect_timeout: server::PATIENCE, ..PostgresOptions::new(&self.url) };
         tokio::task::block_in_place(|| PostgresStore::open(&options)).unwrap()
     }
 }

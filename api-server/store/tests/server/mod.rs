@@ -5,8 +5,12 @@ mod process;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use process::Process;
+
+/// Longest wait for a connection; generous, because machines are busy.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 static SERVER: OnceLock<Process> = OnceLock::new();
 static SCHEMAS: AtomicU32 = AtomicU32::new(0);
@@ -21,6 +25,13 @@ pub async fn new_schema() -> String {
     let name = format!("test{}", SCHEMAS.fetch_add(1, Ordering::Relaxed));
     execute(&url(), &format!("create schema {name}")).await;
     format!("{} options='-c search_path={name}'", url())
+}
+
+/// Parameters of a connection to a new, empty database. Schemas of one database share its news.
+pub async fn new_database() -> String {
+    let name = format!("test{}", SCHEMAS.fetch_add(1, Ordering::Relaxed));
+    execute(&url(), &format!("create database {name}")).await;
+    url().replace("dbname=postgres", &format!("dbname={name}"))
 }
 
 /// Runs statements.
