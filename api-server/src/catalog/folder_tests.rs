@@ -15,6 +15,13 @@ fn instructions(catalog: &FolderCatalog) -> String {
     agent.snapshot().unwrap().instructions.clone()
 }
 
+/// Puts a file into its place as a whole: whoever looks meanwhile must not find half of it.
+fn put(path: &Path, text: &str) {
+    let whole = path.with_extension("new");
+    std::fs::write(&whole, text).unwrap();
+    std::fs::rename(whole, path).unwrap();
+}
+
 #[tokio::test]
 async fn a_change_is_seen_and_a_mistake_leaves_the_last_good_picture() {
     let folder = tempfile::tempdir().unwrap();
@@ -29,12 +36,12 @@ async fn a_change_is_seen_and_a_mistake_leaves_the_last_good_picture() {
     let stop = CancellationToken::new();
     let watching = tokio::spawn(catalog.watch(stop.clone()).unwrap());
     let (mut changes, mut problems) = (catalog.changes(), catalog.problems());
-    std::fs::write(&file, agent("two")).unwrap();
-    let patience = Duration::from_secs(20);
+    put(&file, &agent("two"));
+    let patience = Duration::from_secs(120);
     tokio::time::timeout(patience, changes.changed()).await.unwrap().unwrap();
     assert_eq!(instructions(&catalog), "two");
 
-    std::fs::write(&file, "kind: [broken").unwrap();
+    put(&file, "kind: [broken");
     let wrong = problems.wait_for(|problems| !problems.is_empty());
     let wrong = tokio::time::timeout(patience, wrong).await.unwrap().unwrap().clone();
     assert_eq!(wrong[0].file, file);
@@ -48,7 +55,7 @@ async fn a_change_is_seen_and_a_mistake_leaves_the_last_good_picture() {
     std::fs::create_dir(folder.path().join("new")).unwrap();
     let file = folder.path().join("new/a.yaml");
     for text in ["three", "four"] {
-        std::fs::write(&file, agent(text)).unwrap();
+        put(&file, &agent(text));
         let component = ComponentRef::agent("default", "a");
         let seen = async {
             while catalog.agent(&component).is_none() || instructions(&catalog) != text {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Dev, Folder, below, signal, text, until};
+use crate::support::{Dev, Folder, below, lasting_port, signal, text, until};
 
 fn at_the_gate(folder: &Folder) {
     until("the third command runs", || folder.ledger().contains(&"3".to_owned()).then_some(()));
@@ -31,10 +31,10 @@ fn a_run_survives_its_worker_and_repeats_nothing() {
 #[test]
 fn a_client_follows_a_server_that_is_killed_and_comes_back() {
     let folder = Folder::new().with_gate();
-    let mut dev = Dev::start(&folder);
+    let address = format!("127.0.0.1:{}", lasting_port());
+    let mut dev = Dev::start_at(&folder, &address, &[]);
     let run = dev.cadre(&["run", "agent/worker", "go", "-o", "ndjson"]).spawn().unwrap();
     at_the_gate(&folder);
-    let address = dev.address().to_owned();
     dev.kill();
     let _again = Dev::start_at(&folder, &address, &[]);
     let output = run.wait_with_output().unwrap();

@@ -1,7 +1,8 @@
 //! A folder that is served, and what one does with it.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -43,8 +44,11 @@ impl Folder {
         self.root.path().join(name)
     }
 
+    /// As a whole: whoever looks meanwhile must not find half of it.
     pub fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.manifests().join(name), text).unwrap();
+        let whole = self.beside("whole");
+        std::fs::write(&whole, text).unwrap();
+        std::fs::rename(whole, self.manifests().join(name)).unwrap();
     }
 
     /// An agent `worker` whose five shell commands note their number in a ledger. The third one waits for a gate.
@@ -179,6 +183,13 @@ impl Drop for Dev {
             let _ = self.child.wait();
         }
     }
+}
+
+/// A port for a server that goes and comes back. The kernel gives it to nobody meanwhile: it lies below those that it
+/// chooses from.
+pub fn lasting_port() -> u16 {
+    let tries = std::iter::repeat_with(|| 12_000 + u16::try_from(RandomState::new().hash_one(0) % 20_000).unwrap());
+    tries.into_iter().find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 /// A finished command's streams.

@@ -62,7 +62,7 @@ pub fn model(provider: Provider, base: &str) -> ModelConfig {
         model_id: "asked-model".into(),
         base_url: Some(base.parse().unwrap()),
         auth: Some(AuthConfig { secret_name: "llm".into(), secret_key: "key".into(), header: None, scheme: None }),
-        timeout: Duration::from_secs(30),
+        timeout: Duration::from_secs(120),
         ..ModelConfig::scripted("team", "main", None)
     }
 }
