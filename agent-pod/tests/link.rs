@@ -149,7 +149,7 @@ async fn a_cancel_is_obeyed_at_once_and_takes_the_model_call_back() {
             }
         }
     }
-    assert!(cancelled.elapsed() < Duration::from_secs(1));
+    assert!(cancelled.elapsed() < Duration::from_secs(10));
     assert_eq!(server.event_names().last(), Some(&"RunCancelled"));
     session.stop.cancel();
     assert_eq!(session.running.await.unwrap().unwrap(), EngineExit::Stopped);

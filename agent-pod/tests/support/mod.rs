@@ -183,7 +183,7 @@ impl Server {
 pub fn assignment(tools: &[Builtin]) -> Assignment {
     let tools = tools
         .iter()
-        .map(|builtin| ToolBinding { builtin: *builtin, timeout_seconds: 30, idempotent: false, hosts: Vec::new() })
+        .map(|builtin| ToolBinding { builtin: *builtin, timeout_seconds: 600, idempotent: false, hosts: Vec::new() })
         .collect();
     let agent = AgentSnapshot {
         component: ComponentRef::agent("default", "helper"),

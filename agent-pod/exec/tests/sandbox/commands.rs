@@ -19,7 +19,7 @@ const FAMILY: &str = "
 #[tokio::test]
 async fn a_time_out_ends_the_whole_family() {
     let (sandbox, client) = Sandbox::start().await;
-    let answer = client.request(command(FAMILY, Duration::from_secs(3))).await.unwrap();
+    let answer = client.request(command(FAMILY, Duration::from_secs(10))).await.unwrap();
     let ExecBody::Exited { code: None, signal: Some(15), timed_out: true, killed: false, .. } = answer else {
         panic!("{answer:?}");
     };
@@ -153,7 +153,7 @@ async fn commands_run_as_the_user_they_are_given() {
         .await
         .unwrap();
     assert!(matches!(answer, ExecBody::Exited { code: Some(1), .. }), "{answer:?}");
-    let doomed = client.request(command(FAMILY, Duration::from_secs(3))).await.unwrap();
+    let doomed = client.request(command(FAMILY, Duration::from_secs(10))).await.unwrap();
     assert!(matches!(doomed, ExecBody::Exited { timed_out: true, .. }));
     for pid in sandbox.pids("pids", 5).await {
         eventually("the family is gone", || !exists(pid)).await;

@@ -72,12 +72,12 @@ async fn a_conversation_without_end_is_ended() {
 #[tokio::test]
 async fn a_deadline_ends_a_running_tool() {
     let mut late = assignment("hi");
-    late.deadline_ms = Some(NOW_MS + 150);
+    late.deadline_ms = Some(NOW_MS + 2000);
     let mut world = World::with([asks(&[("1", "shell", r#"{"command":"forever"}"#)])]);
     world.hangs_on = Some("forever".into());
     let started = tokio::time::Instant::now();
     let (_, world) = run(world, late).await;
-    assert!(started.elapsed() >= Duration::from_millis(150));
+    assert!(started.elapsed() >= Duration::from_secs(2));
     assert_eq!(error_type(&world), "timeout");
     assert_eq!(world.event_names()[3..], ["ToolCallStarted", "ToolCallCompleted", "ToolCallError", "RunError"]);
 }
@@ -92,7 +92,7 @@ async fn a_cancel_ends_a_stream_with_the_text_so_far() {
     let started = tokio::time::Instant::now();
     reins.send_replace(Signal::Cancel("Run run was cancelled".into()));
     assert_eq!(running.await.unwrap(), Exit::Ended);
-    assert!(started.elapsed() < Duration::from_millis(200));
+    assert!(started.elapsed() < Duration::from_secs(10));
     let end = RunEnd::Cancelled { content: "tick tick ".into(), reason: "Run run was cancelled".into() };
     assert_eq!(fake.0.last_record(), Some(Record::Finished(end)));
     assert_eq!(fake.0.event_names().last(), Some(&"RunCancelled"));
