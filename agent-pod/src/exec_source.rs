@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use cadre_exec::client::{ExecClient, ExecListener, ExecLost};
+use cadre_exec::orphans;
 use cadre_protocol::exec::{ExecBody, ExecOp};
 use cadre_protocol::ids::{Epoch, SessionId, hex_sha256};
 use tokio::process::{Child, ChildStdin, Command};
@@ -65,6 +66,7 @@ impl Sandboxes {
             ExecSource::None => Source::None,
             ExecSource::Socket(path) => Source::Container(Arc::new(ExecWorkspace::listen(&path)?)),
             ExecSource::Spawn { program, args, workspaces_dir } => {
+                orphans::take_over()?;
                 let sockets_dir = std::env::temp_dir().join(format!("cadre-{}", uuid::Uuid::new_v4().simple()));
                 make_private_folder(&sockets_dir)?;
                 let spawner = Spawner { program, args, workspaces_dir, sockets_dir };
@@ -159,14 +161,15 @@ impl Spawner {
 /// Keeps an exec-server running until it is told to stop.
 async fn supervise(mut command: Command, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        match command.spawn() {
-            Ok(mut child) => {
+        match orphans::start(&mut command) {
+            Ok(mut started) => {
                 // Waiting for a child closes its standard input, unless that was taken away.
-                let input = child.stdin.take();
+                let input = started.child.stdin.take();
                 tokio::select! {
-                    ended = child.wait() => warn!(status = ?ended.ok().and_then(|status| status.code()), "an exec-server ended"),
-                    () = stop.cancelled() => return leave(child, input).await,
+                    ended = started.child.wait() => warn!(status = ?ended.ok().and_then(|status| status.code()), "an exec-server ended"),
+                    () = stop.cancelled() => leave(&mut started.child, input).await,
                 }
+                started.clean_up().await;
             }
             Err(error) => warn!(%error, "could not start an exec-server"),
         }
@@ -178,7 +181,7 @@ async fn supervise(mut command: Command, stop: CancellationToken) {
 }
 
 /// The end of its standard input tells exec-server to leave, so that it can end what it runs.
-async fn leave(mut child: Child, input: Option<ChildStdin>) {
+async fn leave(child: &mut Child, input: Option<ChildStdin>) {
     drop(input);
     if tokio::time::timeout(LEAVE_TIME, child.wait()).await.is_err()
         && let Err(error) = child.kill().await

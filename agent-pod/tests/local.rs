@@ -57,17 +57,19 @@ impl Local {
 
     /// The process whose id the command wrote into `pid`; waits for it.
     async fn process(&self) -> PathBuf {
-        let workspaces = self.folder.path().join("workspaces");
         loop {
-            let written = std::fs::read_dir(&workspaces)
-                .ok()
-                .and_then(|mut found| found.next()?.ok())
-                .and_then(|workspace| std::fs::read_to_string(workspace.path().join("pid")).ok());
-            if let Some(pid) = written.filter(|pid| pid.ends_with('\n')) {
-                return Path::new("/proc").join(pid.trim());
+            if let Some(pid) = self.number_in("pid") {
+                return Path::new("/proc").join(pid);
             }
             tokio::task::yield_now().await;
         }
+    }
+
+    /// What the command wrote into a file, once it is there as a line.
+    fn number_in(&self, file: &str) -> Option<String> {
+        let workspace = std::fs::read_dir(self.folder.path().join("workspaces")).ok()?.next()?.ok()?;
+        let line = std::fs::read_to_string(workspace.path().join(file)).ok()?;
+        line.strip_suffix('\n').map(str::to_owned)
     }
 
     /// Serves until a tool has started.
@@ -116,12 +118,34 @@ async fn a_cancel_kills_the_command() {
     while !local.server.finished() {
         assert!(local.serve_one(&mut connection).await);
     }
-    assert!(cancelled.elapsed() < Duration::from_secs(1));
+    assert!(cancelled.elapsed() < Duration::from_secs(10));
     let end = RunEnd::Cancelled { content: String::new(), reason: "a user".into() };
     assert_eq!(local.server.journal.last().unwrap().record, Some(Record::Finished(end)));
     while process.exists() {
         tokio::task::yield_now().await;
     }
+    local.stop.cancel();
+    while local.serve_one(&mut connection).await {}
+    assert_eq!(local.running.await.unwrap().unwrap(), EngineExit::Stopped);
+}
+
+#[tokio::test]
+async fn a_command_that_kills_its_exec_server_does_not_outlive_it() {
+    let far = "setsid sh -c 'echo $$ > far; exec sleep 1000' & until [ -s far ]; do sleep 0.01; done";
+    let mut local = start(&format!("{far}; echo $$ > pid; kill -9 $PPID; sleep 1000"));
+    let mut connection = local.until_the_tool_runs().await;
+    let process = local.process().await;
+    let far = process.with_file_name(local.number_in("far").unwrap());
+    while !local.server.finished() {
+        assert!(local.serve_one(&mut connection).await);
+    }
+    assert!(local.results()[0].contains("unknown"), "{:?}", local.results());
+    let gone = async {
+        while process.exists() || far.exists() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.unwrap();
     local.stop.cancel();
     while local.serve_one(&mut connection).await {}
     assert_eq!(local.running.await.unwrap().unwrap(), EngineExit::Stopped);

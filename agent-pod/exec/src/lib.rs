@@ -2,7 +2,7 @@
 //!
 //! `server` runs in the sandbox container: it starts commands, reads and writes the workspace. `client` runs in the
 //! engine container: it listens on a Unix socket, accepts one connection at a time, and treats everything that comes
-//! over it as untrusted input. `install` puts the program into a user's image. Knows no HTTP and no Kubernetes.
+//! over it as untrusted input. `orphans` is for a process that starts servers itself. `install` puts the program into a user's image. Knows no HTTP and no Kubernetes.
 
 pub mod client;
 pub mod frame;
@@ -12,3 +12,4 @@ pub mod server;
 mod workspace;
 
 pub use install::install;
+pub use process::orphans;

@@ -2,6 +2,7 @@
 
 mod capture;
 mod command;
+pub mod orphans;
 mod procfs;
 mod tree;
 

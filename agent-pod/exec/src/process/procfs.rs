@@ -51,6 +51,13 @@ pub(super) fn family() -> Table {
     family
 }
 
+/// Children of this process, those that have ended and were not reaped among them.
+pub(super) fn children_of_this() -> Vec<Pid> {
+    let me = Pid::this();
+    let looked_up = || table().values().filter(|entry| entry.parent == me).map(|entry| entry.process.pid).collect();
+    children(me).unwrap_or_else(looked_up)
+}
+
 /// Children of a process, of all of its threads.
 fn children(pid: Pid) -> Option<Vec<Pid>> {
     let mut children = Vec::new();
