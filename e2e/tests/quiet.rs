@@ -52,7 +52,7 @@ fn writes(story: &Story) -> BTreeMap<String, u64> {
 /// What has been written since.
 fn since(story: &Story, before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let more = |(key, count): (String, u64)| {
-        let more = count - before.get(&key).unwrap_or(&0);
+        let more = count.saturating_sub(before.get(&key).copied().unwrap_or_default());
         (more > 0).then_some((key, more))
     };
     writes(story).into_iter().filter_map(more).collect()
