@@ -47,11 +47,7 @@ impl Service {
         accepted.await.unwrap_or(Err(DomainError::ShuttingDown))
     }
 
-    async fn accept(
-        &self,
-        submit: Submit,
-        wants: Option<Wants>,
-    ) -> Result<(Submitted, Option<Listener>), DomainError> {
+    async fn accept(&self, submit: Submit, wants: Option<Wants>) -> Result<(Submitted, Option<Listener>), DomainError> {
         let began = Instant::now();
         check_nesting(&submit)?;
         let agent = self.resolve(&submit).await?;

@@ -12,8 +12,8 @@ use cadre_store::rows::{Change, Lease, StartedRun, Waiting};
 use super::Service;
 use super::lease::lease_of;
 use super::scope::{RunScope, Writer, deadline_ms};
-use super::seen::Seen;
 use super::seat::Step;
+use super::seen::Seen;
 use crate::placement::{PlacementError, Wanted};
 
 impl Service {

@@ -41,12 +41,7 @@ impl Service {
         self.follow(run_id, None, Some(listener))
     }
 
-    fn follow(
-        &self,
-        run_id: &RunId,
-        after: Option<u64>,
-        listener: Option<Listener>,
-    ) -> BoxStream<'static, EventChunk> {
+    fn follow(&self, run_id: &RunId, after: Option<u64>, listener: Option<Listener>) -> BoxStream<'static, EventChunk> {
         let (service, run_id) = (self.clone(), run_id.clone());
         Box::pin(async_stream::stream! {
             // Nothing can have been missed by whoever listened before there was anything.

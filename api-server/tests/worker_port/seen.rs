@@ -48,11 +48,8 @@ async fn a_run_that_was_seen_whole_is_told_as_the_record_tells_it() {
     let metrics = Some(ToolMetrics { start_time: 1.25, end_time: 3.5, duration: 2.25 });
     let done = ToolExecution { result: Some("fine".to_owned()), metrics, ..tool.clone() };
     let refused = ToolExecution { tool_call_id: "call-2".to_owned(), ..done.clone() };
-    let first = vec![
-        started(),
-        message("m1", Role::User, "hello"),
-        record(Record::ToolStarted { tool, idempotent: true }),
-    ];
+    let first =
+        vec![started(), message("m1", Role::User, "hello"), record(Record::ToolStarted { tool, idempotent: true })];
     worker.append(&run_id, epoch, 0, first).await;
     worker.acked(&run_id, 3).await;
     let rest = vec![

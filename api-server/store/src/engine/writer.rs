@@ -269,10 +269,7 @@ fn together<C: Connection>(connection: &mut C, group: &mut [Box<dyn Job>]) -> Re
 }
 
 /// The same with a savepoint for each, so that one that fails leaves nothing.
-fn apart<C: Connection>(
-    connection: &mut C,
-    group: &mut [Box<dyn Job>],
-) -> Result<Vec<Result<(), DbError>>, DbError> {
+fn apart<C: Connection>(connection: &mut C, group: &mut [Box<dyn Job>]) -> Result<Vec<Result<(), DbError>>, DbError> {
     lock_slots(connection, group)?;
     let mut outcomes = Vec::with_capacity(group.len());
     for job in group {

@@ -89,10 +89,7 @@ pub fn live(db: &mut dyn Db, run_id: &RunId) -> Result<Option<Live>, DbError> {
         cancel_requested: row.bool()?,
         session_state: row.opt_text()?,
         newest_epoch: row.opt_u64()?.map(Epoch),
-        end: End {
-            next_index: row.opt_u64()?.unwrap_or_default(),
-            bytes: row.opt_u64()?.unwrap_or_default(),
-        },
+        end: End { next_index: row.opt_u64()?.unwrap_or_default(), bytes: row.opt_u64()?.unwrap_or_default() },
         next: next(&mut row, seq)?,
     }))
 }

@@ -8,8 +8,8 @@ use cadre_protocol::run::RunStatus;
 
 use crate::branches::{ResumeOutcome, Resumption};
 use crate::db::{Db, DbError, vals};
-use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::append::{self, Live};
+use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{accept, fork, queries};
 use crate::rows::EventChunk;
 
