@@ -65,7 +65,8 @@ pub async fn serve(config: Config) -> anyhow::Result<()> {
     let catalog = KubeCatalog::start(client.clone(), &namespaces, &config.default_namespace, stop.clone());
     let key = config.security_key.as_ref().context("OS_SECURITY_KEY is not set")?;
     let proof = Proof::new(key)?;
-    let placement = SandboxPlacement::start(client.clone(), &namespaces, catalog.clone(), proof, stop.clone());
+    let most = config.namespace_max_sandboxes;
+    let placement = SandboxPlacement::start(client.clone(), &namespaces, catalog.clone(), proof, most, stop.clone());
     let policy = EgressPolicy {
         allow_private: false,
         allowed_cidrs: config.egress_allow_cidrs.clone(),

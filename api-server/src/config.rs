@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use secrecy::{ExposeSecret as _, SecretString};
 
 use crate::domain::Limits;
+use crate::domain::shares::NamespaceShares;
 use crate::domain::upkeep::Retention;
 
 /// Cadre's API server.
@@ -69,11 +70,26 @@ pub struct Config {
     #[arg(long, env = "CADRE_OPERATOR_SERVICE_ACCOUNT", default_value = "cadre-system/cadre-operator")]
     pub operator_service_account: String,
     /// Most waiting runs; further ones are refused. 0: no limit.
-    #[arg(long, env = "CADRE_MAX_QUEUE_DEPTH", default_value_t = 1_000)]
+    #[arg(long, env = "CADRE_MAX_QUEUE_DEPTH", default_value_t = 10_000)]
     pub max_queue_depth: u32,
     /// Most sessions that run at once over all replicas; further ones wait. 0: no limit.
     #[arg(long, env = "CADRE_MAX_RUNNING", default_value_t = 0)]
     pub max_running: u32,
+    /// Most waiting runs of one namespace. 0: no limit.
+    #[arg(long, env = "CADRE_NAMESPACE_MAX_QUEUE_DEPTH", default_value_t = 1_000)]
+    pub namespace_max_queue_depth: u32,
+    /// Most sessions of one namespace that run at once over all replicas. 0: no limit.
+    #[arg(long, env = "CADRE_NAMESPACE_MAX_RUNNING", default_value_t = 0)]
+    pub namespace_max_running: u32,
+    /// Most open streams and waiting requests of one namespace, of this replica. 0: no limit.
+    #[arg(long, env = "CADRE_NAMESPACE_MAX_STREAMS", default_value_t = 2_000)]
+    pub namespace_max_streams: u32,
+    /// Most bytes of files of one namespace's runs. 0: no limit.
+    #[arg(long, env = "CADRE_NAMESPACE_MAX_FILE_BYTES", default_value_t = 5 << 30)]
+    pub namespace_max_file_bytes: u64,
+    /// Most Sandboxes of one namespace's sessions at once; further runs wait. 0: no limit.
+    #[arg(long, env = "CADRE_NAMESPACE_MAX_SANDBOXES", default_value_t = 500)]
+    pub namespace_max_sandboxes: u32,
     /// Hours that an idempotency key is remembered, at least until its run has ended.
     #[arg(long, env = "CADRE_IDEMPOTENCY_HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=87_600))]
     pub idempotency_hours: u32,
@@ -101,6 +117,13 @@ impl Config {
         Limits {
             max_queue_depth: self.max_queue_depth,
             max_running: self.max_running,
+            shares: NamespaceShares {
+                max_queue_depth: self.namespace_max_queue_depth,
+                max_running: self.namespace_max_running,
+                max_streams: self.namespace_max_streams,
+                max_file_bytes: self.namespace_max_file_bytes,
+                max_sandboxes: self.namespace_max_sandboxes,
+            },
             retention: Retention::new(self.idempotency_hours, self.retain_run_days),
             ..Limits::default()
         }

@@ -104,6 +104,9 @@ pub struct RunReport {
     /// The run of the same session that it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_on: Option<String>,
+    /// What else it waits for, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
 }
 
 impl RunReport {

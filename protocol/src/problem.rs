@@ -38,6 +38,12 @@ pub enum ErrorCode {
     SessionBusy,
     /// The queue is full.
     QueueFull,
+    /// The namespace has as many waiting runs as it may.
+    NamespaceQueueFull,
+    /// The namespace has as many open streams as it may.
+    NamespaceStreamsFull,
+    /// The namespace has as many bytes of files as it may.
+    NamespaceFilesFull,
     /// Too large.
     TooLarge,
     /// The agent can't run now: its status says why.
@@ -69,6 +75,9 @@ impl ErrorCode {
             Self::RunExists => "run_exists",
             Self::SessionBusy => "session_busy",
             Self::QueueFull => "queue_full",
+            Self::NamespaceQueueFull => "namespace_queue_full",
+            Self::NamespaceStreamsFull => "namespace_streams_full",
+            Self::NamespaceFilesFull => "namespace_files_full",
             Self::TooLarge => "too_large",
             Self::AgentNotReady => "agent_not_ready",
             Self::DatabaseUnavailable => "database_unavailable",
@@ -90,7 +99,7 @@ impl ErrorCode {
             Self::Conflict | Self::IdempotencyConflict | Self::RunExists | Self::SessionBusy => 409,
             Self::TooLarge => 413,
             Self::Validation => 422,
-            Self::QueueFull => 429,
+            Self::QueueFull | Self::NamespaceQueueFull | Self::NamespaceStreamsFull | Self::NamespaceFilesFull => 429,
             Self::Internal => 500,
             Self::AgentNotReady
             | Self::DatabaseUnavailable

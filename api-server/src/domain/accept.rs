@@ -8,6 +8,7 @@ use cadre_protocol::ids::{ComponentRef, Revision, RunId, SessionId};
 use cadre_protocol::nesting;
 use cadre_protocol::run::{Attachment, RunInput};
 use cadre_store::rows::{AcceptOutcome, Claim, Lease, NewRun, RunRow, Waiting};
+use cadre_store::shares::BlobPlace;
 
 use super::hub::{Listener, Wants};
 use super::lease::lease_of;
@@ -77,7 +78,7 @@ impl Service {
 
     /// Whether runs of the agent need slots.
     pub(crate) fn is_limited(&self, agent: &AgentSnapshot) -> bool {
-        self.0.limits.max_running > 0 || agent.max_concurrent_sessions.is_some()
+        self.limits_slots() || agent.max_concurrent_sessions.is_some()
     }
 
     /// Places a run that has become the head of its line. One that needs a slot waits for its turn.
@@ -131,6 +132,7 @@ impl Service {
             max_queue_depth: self.0.limits.max_queue_depth,
             refuse_if_busy: submit.refuse_if_busy,
             max_running: self.0.limits.max_running,
+            shares: self.0.limits.shares.of_record(),
             claim: None,
             at_ms: self.now_ms(),
         }
@@ -166,6 +168,7 @@ impl Service {
             AcceptOutcome::RunExists => Err(DomainError::RunExists(run_id.to_string())),
             AcceptOutcome::SessionBusy(run_id) => Err(DomainError::SessionBusy(run_id)),
             AcceptOutcome::QueueFull => Err(DomainError::QueueFull),
+            AcceptOutcome::NamespaceFull(namespace) => Err(DomainError::NamespaceQueueFull(namespace)),
             AcceptOutcome::ForeignSession => Err(DomainError::ForeignSession),
         }
     }
@@ -211,9 +214,15 @@ impl Service {
         if session.is_some_and(|session| session.principal != submit.principal) {
             return Err(DomainError::ForeignSession);
         }
+        let place = BlobPlace {
+            session_id: session_id.clone(),
+            namespace: submit.component.namespace.clone(),
+            max_bytes: self.0.limits.shares.max_file_bytes,
+        };
         let mut stored = Vec::with_capacity(submit.files.len());
         for file in &submit.files {
-            let key = self.0.store.put(session_id, file.bytes.to_vec()).await?;
+            let key = self.0.store.put(&place, file.bytes.to_vec()).await?;
+            let key = key.ok_or_else(|| DomainError::NamespaceFilesFull(place.namespace.clone()))?;
             stored.push(Attachment {
                 name: file.name.clone(),
                 media_type: file.media_type.clone(),

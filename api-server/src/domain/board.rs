@@ -57,6 +57,23 @@ impl Board {
         }
     }
 
+    /// Whether a worker was asked for the run already.
+    #[must_use]
+    pub fn is_wanted(&self, waiting: &Waiting) -> bool {
+        let seat = self.seats.get(&waiting.session_id);
+        seat.is_some_and(|seat| matches!(&seat.stage, Stage::Wanted(wanted) if wanted.run_id == waiting.run_id))
+    }
+
+    /// The session of a namespace whose own worker has had nothing to do for the longest time.
+    #[must_use]
+    pub fn idlest_in(&self, namespace: &str) -> Option<IdleSeat> {
+        let idle = self.by_session.keys().filter_map(|session_id| {
+            let seat = self.seats.get(session_id).filter(|seat| matches!(seat.stage, Stage::Idle))?;
+            (seat.component.namespace == namespace).then_some((seat.turn, session_id))
+        });
+        idle.min().map(|(turn, session_id)| IdleSeat { session_id: session_id.clone(), turn })
+    }
+
     /// Reserves a session for a run that is about to be accepted: one that is idle with a connected worker, one that
     /// nobody else can know yet (`fresh`), or one that a pooled worker can have.
     pub fn claim_early(

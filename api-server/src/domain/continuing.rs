@@ -125,6 +125,7 @@ impl Service {
             agent,
             revision,
             max_queue_depth: self.0.limits.max_queue_depth,
+            shares: self.0.limits.shares.of_record(),
             at_ms: self.now_ms(),
         };
         let began = Instant::now();
@@ -140,6 +141,7 @@ impl Service {
             }
             ResumeOutcome::Changed => Ok(None),
             ResumeOutcome::QueueFull => Err(DomainError::QueueFull),
+            ResumeOutcome::NamespaceFull => Err(DomainError::NamespaceQueueFull(run.component.namespace.clone())),
         }
     }
 

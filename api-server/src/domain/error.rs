@@ -65,6 +65,12 @@ pub enum DomainError {
     /// Too many runs wait.
     #[error("too many runs are waiting; try again later")]
     QueueFull,
+    /// Too many runs of the namespace wait. Others' are still accepted.
+    #[error("too many runs of namespace {0} are waiting; try again later")]
+    NamespaceQueueFull(String),
+    /// The namespace has as many bytes of files as it may.
+    #[error("namespace {0} has no room for further files: delete sessions that are not needed any more")]
+    NamespaceFilesFull(String),
     /// The run did not end in the time that the caller gave it. It goes on.
     #[error("run {0} has not ended yet")]
     NotEnded(RunId),
@@ -95,6 +101,8 @@ impl DomainError {
             Self::IdempotencyConflict => ErrorCode::IdempotencyConflict,
             Self::SessionBusy(_) => ErrorCode::SessionBusy,
             Self::QueueFull => ErrorCode::QueueFull,
+            Self::NamespaceQueueFull(_) => ErrorCode::NamespaceQueueFull,
+            Self::NamespaceFilesFull(_) => ErrorCode::NamespaceFilesFull,
             Self::NotEnded(_) | Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::Store(StoreError::Unavailable(_) | StoreError::Closed) => ErrorCode::DatabaseUnavailable,
             Self::Store(StoreError::MigrationRequired { .. }) => ErrorCode::MigrationRequired,

@@ -130,8 +130,9 @@ impl Service {
         }
         if let Err(error) = placement.retire(session_id, &retired.component).await {
             tracing::warn!(session_id = %session_id, error = %error, "worker can't be retired now");
-            self.keep(session_id, retired);
+            return self.keep(session_id, retired);
         }
+        self.place_is_free();
     }
 
     /// A worker that was to be retired stays for a while, and takes what has come meanwhile.

@@ -12,7 +12,7 @@ impl Service {
     ///
     /// # Errors
     /// [`DomainError::SessionNotFound`]; [`DomainError::BadRequest`] when no run of it has ended;
-    /// [`DomainError::TooLarge`].
+    /// [`DomainError::TooLarge`]; [`DomainError::NamespaceFilesFull`].
     pub async fn fork_session(
         &self,
         source: &SessionId,
@@ -29,12 +29,14 @@ impl Service {
             session_id: SessionId::generate(),
             run_prefix: uuid::Uuid::now_v7().to_string(),
             user_id,
+            max_namespace_bytes: self.0.limits.shares.max_file_bytes,
             at_ms: self.now_ms(),
         };
         let session_id = fork.session_id.clone();
         match self.0.store.fork_session(fork).await? {
             SessionForkOutcome::Forked { .. } => Ok(session_id),
             SessionForkOutcome::Empty => Err(DomainError::BadRequest("Source session has no runs to fork".to_owned())),
+            SessionForkOutcome::NamespaceFull => Err(DomainError::NamespaceFilesFull(component.namespace.clone())),
             SessionForkOutcome::TooLarge => Err(DomainError::TooLarge(format!(
                 "a session with more than {} runs or {} MiB can't be forked",
                 SessionFork::MAX_RUNS,

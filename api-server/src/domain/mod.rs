@@ -28,6 +28,7 @@ pub mod seat;
 pub mod seen;
 pub mod service;
 pub mod sessions;
+pub mod shares;
 pub mod stream;
 pub mod submit;
 pub mod trace;

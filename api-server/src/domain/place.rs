@@ -6,7 +6,6 @@ use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::ids::{ComponentRef, RunId, SessionId};
 use cadre_protocol::run::{RunEnd, RunFailure};
 use cadre_protocol::worker::{Assignment, ServerFrame};
-use cadre_store::StoreError;
 use cadre_store::rows::{Change, Lease, StartedRun, Waiting};
 
 use super::Service;
@@ -34,14 +33,17 @@ impl Service {
 
     /// Gives the head of a line to a worker or asks for one. Doing it again changes nothing.
     pub(crate) async fn place(&self, waiting: Waiting) {
-        let step = self.board().claim(&waiting);
+        let (again, step) = {
+            let mut board = self.board();
+            (board.is_wanted(&waiting), board.claim(&waiting))
+        };
         match step {
             Step::Nothing => {}
             Step::Start(writer, lease) => self.start_run(&waiting, &writer, lease).await,
             Step::Ensure => {
                 // Another replica may have the session's worker.
                 self.0.store.tell(Change::Waiting(waiting.run_id.clone()));
-                self.ensure(&waiting).await;
+                self.ensure(&waiting, again).await;
             }
         }
     }
@@ -67,22 +69,14 @@ impl Service {
         });
     }
 
-    /// Gives free slots to runs that wait for one, and places these. `component` is whose slot may have become free.
-    pub(crate) async fn grant(&self, component: Option<&ComponentRef>) -> Result<(), StoreError> {
-        for waiting in self.0.store.grant(component, self.0.limits.max_running).await? {
-            self.place_soon(waiting);
-        }
-        Ok(())
-    }
-
-    /// The same in the background, if runs of the component need slots.
+    /// Gives free slots in the background, if runs of the component need slots.
     pub(crate) fn grant_soon(&self, component: &ComponentRef, agent: Option<&AgentSnapshot>) {
         let limited = |agent: &AgentSnapshot| agent.max_concurrent_sessions.is_some();
         let is_limited = match agent {
             Some(agent) => limited(agent),
             None => self.agent(component).is_some_and(|agent| agent.snapshot().is_some_and(|agent| limited(agent))),
         };
-        if self.0.limits.max_running == 0 && !is_limited {
+        if !self.limits_slots() && !is_limited {
             return;
         }
         let (service, component) = (self.clone(), component.clone());
@@ -153,7 +147,8 @@ impl Service {
         }
     }
 
-    async fn ensure(&self, waiting: &Waiting) {
+    /// Asks for a worker. `again`: not for the first time.
+    async fn ensure(&self, waiting: &Waiting, again: bool) {
         let Waiting { run_id, session_id, component, .. } = waiting;
         // The news that it waits may be old: no pod for a run that has ended, or runs elsewhere.
         if let Ok(None) = self.0.store.waiting_run(run_id).await {
@@ -163,6 +158,7 @@ impl Service {
         let wanted = Wanted { session_id: session_id.clone(), component: component.clone() };
         match self.0.placement.ensure(&wanted).await {
             Ok(()) => {}
+            Err(PlacementError::Full(reason)) => self.hold_up(waiting, &reason, again).await,
             Err(error @ PlacementError::Unavailable(_)) => {
                 tracing::warn!(run_id = %run_id, session_id = %session_id, error = %error, "will be asked for again");
             }

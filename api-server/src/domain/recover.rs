@@ -123,7 +123,10 @@ impl Service {
                 () = self.0.stopping.cancelled() => return,
             };
             match event {
-                Ok(PlacementEvent::Ended(worker_id)) => self.worker_ended(&worker_id).await,
+                Ok(PlacementEvent::Ended(worker_id)) => {
+                    self.worker_ended(&worker_id).await;
+                    self.place_is_free();
+                }
                 // Missed ends are noticed by silence.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,

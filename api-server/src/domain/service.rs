@@ -1,6 +1,7 @@
 //! The domain's door: a cheap handle that routes, the worker port and the operator's door share.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use super::hub::Hub;
 use super::replicas::Contact;
 use super::schema::SchemaState;
 use super::seat::IdleSeat;
+use super::shares::NamespaceShares;
 use super::upkeep::Retention;
 use crate::catalog::{Catalog, CatalogAgent};
 use crate::metrics::Metrics;
@@ -43,6 +45,8 @@ pub struct Limits {
     pub max_queue_depth: u32,
     /// Most sessions that run at once over all replicas; 0 means no limit.
     pub max_running: u32,
+    /// What each namespace may take of that.
+    pub shares: NamespaceShares,
     /// How long a submission waits for an agent that is not in the catalog yet.
     pub agent_wait: Duration,
     /// How long a broken connection may take to come back.
@@ -67,8 +71,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            max_queue_depth: 1_000,
+            max_queue_depth: 10_000,
             max_running: 0,
+            shares: NamespaceShares::default(),
             agent_wait: Duration::from_secs(2),
             reconnect_grace: Duration::from_secs(3),
             unused_wait: Duration::from_secs(60),
@@ -117,6 +122,8 @@ pub(crate) struct Inner {
     pub(crate) contact: Mutex<Contact>,
     /// Wakes the sweep.
     pub(crate) sweep_now: Notify,
+    /// Whether runs wait for the place of another session's worker.
+    pub(crate) held_up: AtomicBool,
     pub(crate) stopping: CancellationToken,
     pub(crate) tasks: TaskTracker,
     pub(crate) changes: broadcast::Sender<Change>,
@@ -150,6 +157,7 @@ impl Service {
             store,
             contact: Mutex::default(),
             sweep_now: Notify::new(),
+            held_up: AtomicBool::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
             changes: broadcast::Sender::new(1024),
@@ -196,6 +204,12 @@ impl Service {
     #[must_use]
     pub fn catalog(&self) -> &Arc<dyn Catalog> {
         &self.0.catalog
+    }
+
+    /// Bounds.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.0.limits
     }
 
     /// Counters.

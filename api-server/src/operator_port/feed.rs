@@ -173,7 +173,11 @@ impl Feed {
                 None if !run.status.is_terminal() => self.service.store().waiting_on(&run.run_id).await?,
                 _ => None,
             };
-            let report = report(run, waiting_on.map(|run_id| run_id.to_string()));
+            let waiting_for = match waiting_on {
+                Some(_) => None,
+                None => self.service.waits_for(run).await?,
+            };
+            let report = report(run, waiting_on.map(|run_id| run_id.to_string()), waiting_for);
             items.extend(report.map(|report| FeedItem::Run(Box::new(report))));
         }
         Ok(items)

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// The report of a run that a Run object made; none for other runs.
 #[must_use]
-pub fn report(run: &RunRow, waiting_on: Option<String>) -> Option<RunReport> {
+pub fn report(run: &RunRow, waiting_on: Option<String>, waiting_for: Option<String>) -> Option<RunReport> {
     let Origin::RunObject { uid, name } = &run.origin else { return None };
     let (output, output_truncated) = match &run.content {
         Some(content) => shorten(text(content)),
@@ -29,6 +29,7 @@ pub fn report(run: &RunRow, waiting_on: Option<String>) -> Option<RunReport> {
         output_truncated,
         error: run.failure.clone(),
         waiting_on,
+        waiting_for,
     })
 }
 

@@ -32,7 +32,8 @@ pub async fn submit(
     let answered = async {
         let submitted = state.port.service.submit(intent(run)?).await?;
         let waiting_on = submitted.waiting_on.map(|run_id| run_id.to_string());
-        report(&submitted.run, waiting_on).ok_or_else(|| DomainError::Invalid("the run has another origin".to_owned()))
+        report(&submitted.run, waiting_on, None)
+            .ok_or_else(|| DomainError::Invalid("the run has another origin".to_owned()))
     };
     match answered.await {
         Ok(report) => Json(report).into_response(),

@@ -32,6 +32,9 @@ pub enum PlacementError {
     /// The place could not be asked for; worth another try.
     #[error("a worker could not be asked for: {0}")]
     Unavailable(String),
+    /// The namespace has as many workers as it may: the run waits for the place of another one.
+    #[error("waits for {0}")]
+    Full(String),
     /// It will never work as it is.
     #[error("no worker can run this session: {0}")]
     Impossible(String),
@@ -57,6 +60,11 @@ pub trait Placement: Send + Sync {
 
     /// The session's worker is not needed any more.
     async fn retire(&self, session_id: &SessionId, component: &ComponentRef) -> Result<(), PlacementError>;
+
+    /// What keeps a session from having a worker, in words; none when one is there, on its way or can be asked for.
+    fn waits_for(&self, _wanted: &Wanted) -> Option<String> {
+        None
+    }
 
     /// Ends of workers.
     fn events(&self) -> broadcast::Receiver<PlacementEvent>;

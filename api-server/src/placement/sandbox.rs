@@ -30,6 +30,9 @@ use crate::catalog::Catalog;
 use crate::catalog::kube::KubeCatalog;
 use crate::worker::binding::{Binding, Bindings, Unbound};
 
+#[path = "sandbox_share.rs"]
+mod share;
+
 /// Field manager of what is written here.
 const MANAGER: &str = "cadre-api";
 /// How long a pod's identity may lag behind the pod.
@@ -44,6 +47,8 @@ struct State {
     made: HashSet<String>,
     /// Incarnations whose worker was lost: the next one has to be another.
     lost: HashSet<(Key, u32)>,
+    /// Sandboxes that are being asked for.
+    asked: HashSet<Key>,
 }
 
 /// The placement.
@@ -51,6 +56,7 @@ pub struct SandboxPlacement {
     client: Client,
     catalog: Arc<KubeCatalog>,
     proof: Proof,
+    max_sandboxes: u32,
     state: Mutex<State>,
     /// Watches whose first list is not complete yet.
     pending: AtomicUsize,
@@ -59,19 +65,22 @@ pub struct SandboxPlacement {
 }
 
 impl SandboxPlacement {
-    /// Watches these namespaces, or all when there are none, until `stop` fires.
+    /// Watches these namespaces, or all when there are none, until `stop` fires. A namespace gets no more than
+    /// `max_sandboxes` for sessions at once; 0 means no limit.
     #[must_use]
     pub fn start(
         client: Client,
         namespaces: &[String],
         catalog: Arc<KubeCatalog>,
         proof: Proof,
+        max_sandboxes: u32,
         stop: CancellationToken,
     ) -> Arc<Self> {
         let placement = Arc::new(Self {
             client,
             catalog,
             proof,
+            max_sandboxes,
             state: Mutex::default(),
             pending: AtomicUsize::new(namespaces.len().max(1)),
             changes: watch::Sender::new(0),
@@ -287,9 +296,18 @@ impl Placement for SandboxPlacement {
         let name = sandbox_name(&wanted.component, &wanted.session_id);
         let key = (wanted.component.namespace.clone(), name);
         match self.wanted(wanted, &key)? {
-            Some(sandbox) => self.apply(&sandbox, &key).await,
+            Some(sandbox) => {
+                let _reserved = self.reserve(&key)?;
+                self.apply(&sandbox, &key).await
+            }
             None => Ok(()),
         }
+    }
+
+    fn waits_for(&self, wanted: &Wanted) -> Option<String> {
+        let key = (wanted.component.namespace.clone(), sandbox_name(&wanted.component, &wanted.session_id));
+        let state = self.state();
+        (!share::has_room(&state, &key, self.max_sandboxes)).then(|| share::told(&key.0, self.max_sandboxes))
     }
 
     fn lost(&self, worker_id: &WorkerId) {

@@ -6,6 +6,11 @@ use super::*;
 
 /// A cluster that answers nothing useful: what is known is put in by the tests.
 fn placement() -> Arc<SandboxPlacement> {
+    placement_of(0)
+}
+
+/// The same with at most so many Sandboxes.
+fn placement_of(max_sandboxes: u32) -> Arc<SandboxPlacement> {
     let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         let body = Full::new(bytes::Bytes::from("{}"));
         Ok::<_, std::convert::Infallible>(http::Response::builder().status(500).body(body).unwrap())
@@ -15,7 +20,7 @@ fn placement() -> Arc<SandboxPlacement> {
     stop.cancel();
     let catalog = KubeCatalog::start(client.clone(), &[], "default", stop.clone());
     let proof = Proof::new(&SecretString::from("a key of all replicas".to_owned())).unwrap();
-    let placement = SandboxPlacement::start(client, &[], catalog, proof, stop);
+    let placement = SandboxPlacement::start(client, &[], catalog, proof, max_sandboxes, stop);
     placement.pending.store(0, Ordering::Release);
     placement
 }
@@ -140,4 +145,46 @@ async fn a_pod_that_cannot_start_is_waited_for_and_not_replaced() {
     );
     placement.seen(DeserializeGuard(Ok(sandbox)));
     assert!(placement.wanted(&wanted(), &key).unwrap().is_none());
+}
+
+/// A session's Sandbox that is there.
+fn there(placement: &SandboxPlacement, namespace: &str, session: &str) -> (Wanted, Sandbox) {
+    let wanted =
+        Wanted { session_id: SessionId::new(session).unwrap(), component: ComponentRef::agent(namespace, "helper") };
+    let template = SandboxTemplateSpec::default();
+    (wanted.clone(), desired(&wanted, &placement.proof, template, ToolsContainer::Enabled, 1))
+}
+
+#[tokio::test]
+async fn a_namespace_with_all_its_sandboxes_waits_and_another_does_not() {
+    let placement = placement_of(2);
+    let (first, first_sandbox) = there(&placement, "busy", "a");
+    let (_, second_sandbox) = there(&placement, "busy", "b");
+    placement.seen(DeserializeGuard(Ok(first_sandbox.clone())));
+    let (third, third_sandbox) = there(&placement, "busy", "c");
+    let third_key = ("busy".to_owned(), third_sandbox.name_any());
+    assert!(placement.waits_for(&third).is_none());
+    {
+        // One that is being asked for takes a place.
+        let second_key = ("busy".to_owned(), second_sandbox.name_any());
+        let _reserved = placement.reserve(&second_key).ok().unwrap();
+        assert!(placement.reserve(&third_key).is_err());
+    }
+    assert!(placement.reserve(&third_key).is_ok(), "it came to nothing");
+    placement.seen(DeserializeGuard(Ok(second_sandbox.clone())));
+    let refused = placement.reserve(&third_key).err().unwrap().to_string();
+    assert_eq!(refused, "waits for a sandbox: namespace busy has 2, as many as it may have at once");
+    assert!(placement.waits_for(&third).is_some() && placement.waits_for(&first).is_none(), "it has its own");
+    let (other, _) = there(&placement, "calm", "c");
+    assert!(placement.waits_for(&other).is_none());
+    // A suspended one has no pod.
+    let mut suspended = second_sandbox;
+    suspended.spec.operating_mode = OperatingMode::Suspended;
+    placement.seen(DeserializeGuard(Ok(suspended)));
+    assert!(placement.waits_for(&third).is_none());
+    // One that was made by hand is nobody's session.
+    let mut by_hand = there(&placement, "busy", "d").1;
+    by_hand.spec.session_id = None;
+    placement.seen(DeserializeGuard(Ok(by_hand)));
+    assert!(placement.waits_for(&third).is_none());
 }

@@ -54,6 +54,9 @@ pub struct RunOutput {
     /// While PENDING: the run of the same session that it waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_on: Option<String>,
+    /// While PENDING, where only this run is asked for: what else it waits for, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting_for: Option<String>,
     /// Kind of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_type: Option<String>,
@@ -162,6 +165,7 @@ pub fn output(detail: RunDetail) -> RunOutput {
         status: run.status.as_str().to_owned(),
         cancellation_stage: run.cancellation_stage,
         waiting_on: waiting_on.map(Into::into),
+        waiting_for: None,
         error_id: failure.as_ref().and_then(|failure| failure.error_id.clone()),
         error_type: failure.map(|failure| failure.error_type),
         queue_attempt: run.attempt,

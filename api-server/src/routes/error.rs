@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::auth::actor::Denied;
 use crate::domain::DomainError;
+use crate::streams::shares::StreamsFull;
 
 /// One wrong field of a request, in pydantic's shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,8 +44,10 @@ impl ApiError {
     #[must_use]
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let retry_after_seconds =
-            (status == StatusCode::SERVICE_UNAVAILABLE || code == ErrorCode::QueueFull).then_some(1);
+        let retry_after_seconds = match status {
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Some(1),
+            _ => None,
+        };
         Self { status, code, message: message.into(), fields: Vec::new(), retry_after_seconds }
     }
 
@@ -131,6 +134,12 @@ impl From<DomainError> for ApiError {
             }]),
             other => Self::new(other.code(), sentence(&other.to_string())),
         }
+    }
+}
+
+impl From<StreamsFull> for ApiError {
+    fn from(full: StreamsFull) -> Self {
+        Self::new(ErrorCode::NamespaceStreamsFull, sentence(&full.to_string()))
     }
 }
 

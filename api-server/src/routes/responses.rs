@@ -103,7 +103,8 @@ pub enum Conflicts {
 /// What a full queue answers.
 #[derive(IntoResponses)]
 pub enum Busy {
-    /// Too many runs wait; nothing was accepted. `Retry-After` says when to try again.
+    /// Too many runs wait, or the agent's namespace has its share of waiting runs, open streams or stored files; nothing
+    /// was accepted. `Retry-After` says when to try again.
     #[response(status = 429)]
     QueueFull(ErrorBody),
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::key::Authentication;
 use crate::domain::Service;
+use crate::streams::shares::StreamShares;
 
 /// How the user port presents itself.
 #[derive(Clone)]
@@ -48,12 +49,15 @@ pub struct UserState {
     pub service: Service,
     /// How the port presents itself.
     pub settings: Arc<UserSettings>,
+    /// Open streams.
+    pub streams: Arc<StreamShares>,
 }
 
 impl UserState {
     /// State of a router.
     #[must_use]
     pub fn new(service: Service, settings: UserSettings) -> Self {
-        Self { service, settings: Arc::new(settings) }
+        let streams = StreamShares::new(service.limits().shares.max_streams);
+        Self { service, settings: Arc::new(settings), streams }
     }
 }

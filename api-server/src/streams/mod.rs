@@ -6,3 +6,4 @@
 pub mod body;
 pub mod frames;
 pub mod resume;
+pub mod shares;

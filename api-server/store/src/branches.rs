@@ -9,6 +9,7 @@ use cadre_protocol::message::Message;
 
 use crate::error::StoreError;
 use crate::rows::{AcceptOutcome, NewRun, RunRow};
+use crate::shares::Shares;
 
 /// How a new run begins with a part of one that has ended.
 #[derive(Debug, Clone)]
@@ -40,6 +41,8 @@ pub struct Resumption {
     pub revision: Revision,
     /// Most waiting runs over all agents before this is refused; 0 means no limit.
     pub max_queue_depth: u32,
+    /// What its namespace may take.
+    pub shares: Shares,
     /// Now, Unix milliseconds.
     pub at_ms: u64,
 }
@@ -58,6 +61,8 @@ pub enum ResumeOutcome {
     Changed,
     /// Too many runs wait.
     QueueFull,
+    /// Too many runs of the namespace wait.
+    NamespaceFull,
 }
 
 /// A copy of a session.
@@ -71,6 +76,8 @@ pub struct SessionFork {
     pub run_prefix: String,
     /// The user that the caller names; the source's when absent.
     pub user_id: Option<String>,
+    /// Most bytes of files that its namespace may have; 0 means no limit.
+    pub max_namespace_bytes: u64,
     /// Now, Unix milliseconds.
     pub at_ms: u64,
 }
@@ -94,6 +101,8 @@ pub enum SessionForkOutcome {
     Empty,
     /// It is larger than [`SessionFork::MAX_RUNS`] or [`SessionFork::MAX_BYTES`].
     TooLarge,
+    /// The namespace has no room for its files.
+    NamespaceFull,
 }
 
 /// Going on from runs that have ended. What has ended stays as it is, but for a run that failed and is resumed.

@@ -16,6 +16,7 @@ pub mod error;
 mod ops;
 pub mod postgres;
 pub mod rows;
+pub mod shares;
 pub mod sqlite;
 pub mod traits;
 pub mod workers;

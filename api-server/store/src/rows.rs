@@ -13,6 +13,8 @@ use cadre_protocol::model::{ModelReply, Usage};
 use cadre_protocol::run::{RunEnd, RunFailure, RunInput, RunMetrics, RunStatus};
 use serde_json::{Map, Value};
 
+use crate::shares::Shares;
+
 /// Who a row belongs to: `key:{name}`, `k8s:{namespace}`, … Never compared across kinds, never parsed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal(pub String);
@@ -77,6 +79,8 @@ pub struct NewRun {
     pub refuse_if_busy: bool,
     /// Most sessions of all agents that run at once; 0 means no limit.
     pub max_running: u32,
+    /// What its namespace may take.
+    pub shares: Shares,
     /// If given, the run is the head of its line and there is a slot for it: start it in the same commit.
     pub claim: Option<Claim>,
     /// Now, Unix milliseconds.
@@ -119,6 +123,8 @@ pub enum AcceptOutcome {
     SessionBusy(RunId),
     /// Too many runs wait.
     QueueFull,
+    /// Too many runs of this namespace wait.
+    NamespaceFull(String),
     /// The session belongs to someone else: answer as if it did not exist.
     ForeignSession,
 }

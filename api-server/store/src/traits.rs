@@ -15,6 +15,7 @@ use crate::rows::{
     ModelCallFact, ModelCallRow, NewRun, Principal, QueueStats, RunDetail, RunFilter, RunRow, ServerEnd, SessionRow,
     StartedRun, Waiting,
 };
+use crate::shares::{BlobPlace, SlotLimits};
 use crate::workers::Workers;
 
 /// Acceptance, the line of a session, and the end of runs.
@@ -37,9 +38,9 @@ pub trait Runs: Send + Sync {
         at_ms: u64,
     ) -> Result<Option<StartedRun>, StoreError>;
 
-    /// Gives free slots to the oldest heads of lines that wait for one, of one component or of all, and answers those.
-    /// `max_running` is the most of all components; 0 means no limit.
-    async fn grant(&self, component: Option<&ComponentRef>, max_running: u32) -> Result<Vec<Waiting>, StoreError>;
+    /// Gives free slots to heads of lines that wait for one, and answers those: to the namespace that has the fewest, and
+    /// in it to the oldest. `component` is whose slot may have become free; all are looked at when absent.
+    async fn grant(&self, component: Option<&ComponentRef>, limits: SlotLimits) -> Result<Vec<Waiting>, StoreError>;
 
     /// Asks for a cancel. `principal` limits it to its own runs.
     async fn cancel(
@@ -64,7 +65,7 @@ pub trait Runs: Send + Sync {
     async fn end(&self, end: ServerEnd) -> Result<Option<(EndedRun, Option<EventChunk>)>, StoreError>;
 
     /// Heads of lines without a connected worker: PENDING ones that need no slot or have one, and RUNNING ones whose lease
-    /// was released.
+    /// was released. Namespaces take turns, each with its oldest first.
     async fn waiting(&self, limit: u32) -> Result<Vec<Waiting>, StoreError>;
 
     /// The run, if it is one of those.
@@ -72,6 +73,9 @@ pub trait Runs: Send + Sync {
 
     /// The one of a session.
     async fn waiting_in(&self, session_id: &SessionId) -> Result<Option<Waiting>, StoreError>;
+
+    /// Whether the run waits for a slot.
+    async fn needs_slot(&self, run_id: &RunId) -> Result<bool, StoreError>;
 
     /// The run.
     async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError>;
@@ -203,8 +207,9 @@ pub trait Upkeep: Send + Sync {
 /// Bytes, addressed by session and digest.
 #[async_trait]
 pub trait Blobs: Send + Sync {
-    /// Stores bytes; the digest is computed here. Storing the same bytes again is nothing.
-    async fn put(&self, session_id: &SessionId, bytes: Vec<u8>) -> Result<BlobKey, StoreError>;
+    /// Stores bytes; the digest is computed here. Storing the same bytes again is nothing. None when the namespace has as
+    /// many bytes as it may.
+    async fn put(&self, place: &BlobPlace, bytes: Vec<u8>) -> Result<Option<BlobKey>, StoreError>;
 
     /// A part of a blob.
     async fn get(&self, key: &BlobKey, offset: u64, max_bytes: usize) -> Result<Option<BlobRange>, StoreError>;

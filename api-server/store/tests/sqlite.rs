@@ -77,8 +77,8 @@ async fn a_full_file_is_unavailable_until_there_is_room() {
     let mut stored = Vec::new();
     let error = loop {
         let bytes = vec![u8::try_from(stored.len()).unwrap(); 500_000];
-        match store.put(&session("s"), bytes).await {
-            Ok(key) => stored.push(key),
+        match store.put(&place("s"), bytes).await {
+            Ok(key) => stored.push(key.unwrap()),
             Err(error) => break error,
         }
     };
@@ -88,7 +88,7 @@ async fn a_full_file_is_unavailable_until_there_is_room() {
         assert_eq!(store.get(key, 0, 1).await.unwrap().unwrap().total, 500_000);
     }
     assert_eq!(store.delete(&[session("s")]).await.unwrap().len(), 1);
-    store.put(&session("t"), vec![7; 500_000]).await.unwrap();
+    store.put(&place("t"), vec![7; 500_000]).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +122,7 @@ async fn the_log_stays_short() {
     let store = open(SqliteOptions { durability: Durability::Normal, ..SqliteOptions::file(&path) }).await;
     let mut longest = 0;
     for number in 0..240_u8 {
-        store.put(&session("s"), vec![number; 500_000]).await.unwrap();
+        store.put(&place("s"), vec![number; 500_000]).await.unwrap().unwrap();
         longest = longest.max(std::fs::metadata(folder.path().join("cadre.db-wal")).unwrap().len());
     }
     assert!(longest < 64 << 20, "{longest} of 120 MB");

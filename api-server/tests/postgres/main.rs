@@ -10,6 +10,7 @@
 #[path = "../../store/tests/server/process.rs"]
 mod process;
 mod replicas;
+mod shares;
 #[path = "../worker_port/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the worker port")]
 mod support;

@@ -38,7 +38,7 @@ async fn open(url: &str) -> Arc<dyn Store> {
 }
 
 /// Limits without sweeps: what happens, happens because replicas tell each other.
-fn told() -> Limits {
+pub fn told() -> Limits {
     Limits { sweep_every: PATIENCE * 100, unused_wait: PATIENCE * 100, ..living() }
 }
 
@@ -58,8 +58,14 @@ fn brisk() -> Limits {
 }
 
 async fn two(limits: Limits) -> (Rig, Rig) {
+    two_of(MANIFESTS, limits).await
+}
+
+/// Two servers with these resources.
+pub async fn two_of(manifests: &str, limits: Limits) -> (Rig, Rig) {
     let url = tokio::task::spawn_blocking(database).await.unwrap();
-    let (one, two) = (replica(open(&url).await, limits.clone()).await, replica(open(&url).await, limits).await);
+    let one = replica_of(manifests, open(&url).await, limits.clone()).await;
+    let two = replica_of(manifests, open(&url).await, limits).await;
     // Until the replicas hear each other, news are lost.
     for (from, to) in [(&one, &two), (&two, &one)] {
         let mut news = to.service.store().changes().unwrap();

@@ -13,5 +13,6 @@ mod runs;
 mod schema;
 mod schemathesis;
 mod sessions;
+mod shares;
 mod streams;
 mod support;

@@ -84,28 +84,34 @@ pub async fn world() -> World {
 
 /// The same on a record as it is.
 pub async fn world_on(store: SqliteStore) -> World {
-    world_of(Authentication::Keys(vec![key(ADMIN_KEY, "key:default", true), key(ADA_KEY, "key:ada", false)]), store)
-        .await
+    let keys = vec![key(ADMIN_KEY, "key:default", true), key(ADA_KEY, "key:ada", false)];
+    world_of(Authentication::Keys(keys), store, limits()).await
 }
 
 pub async fn world_with(authentication: Authentication) -> World {
     let store = SqliteStore::in_memory().unwrap();
     store.migrate().await.unwrap();
-    world_of(authentication, store).await
+    world_of(authentication, store, limits()).await
 }
 
-async fn world_of(authentication: Authentication, store: SqliteStore) -> World {
+/// A server with other limits, whose caller may do all.
+pub async fn world_limited(limits: Limits) -> World {
+    let store = SqliteStore::in_memory().unwrap();
+    store.migrate().await.unwrap();
+    world_of(Authentication::Keys(vec![key(ADMIN_KEY, "key:default", true)]), store, limits).await
+}
+
+pub fn limits() -> Limits {
+    Limits { max_queue_depth: 3, agent_wait: Duration::ZERO, retention: Retention::new(24, 30), ..Limits::default() }
+}
+
+async fn world_of(authentication: Authentication, store: SqliteStore, limits: Limits) -> World {
     let store = Arc::new(store);
     let service = Service::new(Parts {
         store: store.clone(),
         catalog: Arc::new(Agents::new()),
         placement: Arc::new(Nothing(broadcast::Sender::new(1))),
-        limits: Limits {
-            max_queue_depth: 3,
-            agent_wait: Duration::ZERO,
-            retention: Retention::new(24, 30),
-            ..Limits::default()
-        },
+        limits,
         default_namespace: "default".to_owned(),
         metrics: Metrics::default(),
         traces: Traces::default(),

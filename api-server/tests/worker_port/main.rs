@@ -16,5 +16,6 @@ mod flow;
 mod line;
 mod loss;
 mod seen;
+mod shares;
 mod support;
 mod traces;

@@ -1,6 +1,8 @@
 //! A server on a loopback port, and workers that speak frames.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -71,6 +73,8 @@ pub struct Notes {
     pub wanted: Mutex<Vec<Wanted>>,
     pub retired: Mutex<Vec<SessionId>>,
     pub lost: Mutex<Vec<WorkerId>>,
+    /// How many sessions may have workers at once.
+    pub places: AtomicUsize,
     pub events: broadcast::Sender<PlacementEvent>,
     pub survive: bool,
 }
@@ -80,6 +84,9 @@ impl Placement for Notes {
     async fn ensure(&self, wanted: &Wanted) -> Result<(), PlacementError> {
         if wanted.component.name == "impossible" {
             return Err(PlacementError::Impossible("it never works".to_owned()));
+        }
+        if let Some(what) = self.waits_for(wanted) {
+            return Err(PlacementError::Full(what));
         }
         self.wanted.lock().unwrap().push(wanted.clone());
         Ok(())
@@ -92,6 +99,13 @@ impl Placement for Notes {
     async fn retire(&self, session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
         self.retired.lock().unwrap().push(session_id.clone());
         Ok(())
+    }
+
+    fn waits_for(&self, wanted: &Wanted) -> Option<String> {
+        let (there, gone) = (self.wanted.lock().unwrap(), self.retired.lock().unwrap());
+        let alive: HashSet<_> = there.iter().map(|it| &it.session_id).filter(|id| !gone.contains(id)).collect();
+        let is_full = alive.len() >= self.places.load(Ordering::Acquire);
+        (is_full && !alive.contains(&wanted.session_id)).then(|| "a sandbox: none is left".to_owned())
     }
 
     fn events(&self) -> broadcast::Receiver<PlacementEvent> {
@@ -182,7 +196,12 @@ pub async fn rig_traced(manifests: &str, store: Arc<dyn Store>, limits: Limits, 
 
 /// A server whose workers outlive it, as those of a cluster do.
 pub async fn replica(store: Arc<dyn Store>, limits: Limits) -> Rig {
-    rig_made(MANIFESTS, store, limits, Traces::default(), true).await
+    replica_of(MANIFESTS, store, limits).await
+}
+
+/// The same with other resources.
+pub async fn replica_of(manifests: &str, store: Arc<dyn Store>, limits: Limits) -> Rig {
+    rig_made(manifests, store, limits, Traces::default(), true).await
 }
 
 async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces: Traces, survive: bool) -> Rig {
@@ -195,6 +214,7 @@ async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces
         wanted: Mutex::default(),
         retired: Mutex::default(),
         lost: Mutex::default(),
+        places: AtomicUsize::new(usize::MAX),
         events: broadcast::Sender::new(16),
         survive,
     });

@@ -149,6 +149,7 @@ pub fn report(run: &SubmitRun, status: RunStatus) -> RunReport {
         output_truncated: false,
         error: None,
         waiting_on: None,
+        waiting_for: None,
     }
 }
 

@@ -21,6 +21,7 @@ use crate::routes::responses::{Busy, Conflicts, Errors};
 use crate::routes::state::UserState;
 use crate::streams::body;
 use crate::streams::resume::Plan;
+use crate::streams::shares::{StreamSeat, seated};
 
 /// The form, for the OpenAPI document.
 #[derive(ToSchema)]
@@ -97,14 +98,13 @@ pub async fn go_on(
     let session_id = session_id.ok_or_else(|| ApiError::bad_request("session_id is required for this action"))?;
     let run = lookup::run_of(&state.service, &actor, &agent_id, &run_id, Some(session_id.as_str())).await;
     let run = run.map_err(|error| named(error, &run_id))?;
+    let seat = delivery.seat(&state, &component.namespace)?;
     let continued = state.service.continue_run(&run.run_id, actor.scope(), wish).await?;
     let name = continued.submitted.run.run_id.as_str().parse::<HeaderValue>();
-    let mut response = if delivery.stream {
-        events(&state, &continued, delivery.content_only)
-    } else if delivery.background {
-        create::accepted(&continued.submitted)
-    } else {
-        create::ended(&state, &continued.submitted, None).await?
+    let mut response = match seat {
+        Some(seat) if delivery.stream => events(&state, &continued, seat, delivery.content_only),
+        Some(_waiting) => create::ended(&state, &continued.submitted, None).await?,
+        None => create::accepted(&continued.submitted),
     };
     if let Ok(name) = name {
         response.headers_mut().insert(RUN_ID, name);
@@ -112,9 +112,9 @@ pub async fn go_on(
     Ok(response)
 }
 
-fn events(state: &UserState, continued: &Continued, content_only: bool) -> Response {
+fn events(state: &UserState, continued: &Continued, seat: StreamSeat, content_only: bool) -> Response {
     let Continued { submitted, after } = continued;
-    let chunks = state.service.stream(&submitted.run.run_id, *after);
+    let chunks = seated(state.service.stream(&submitted.run.run_id, *after), seat);
     let plan = Plan { after: *after, content_only, ..Plan::default() };
     body::response(chunks, plan, state.settings.shutdown.clone())
 }

@@ -3,10 +3,12 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use cadre_store::rows::EventChunk;
+use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use utoipa::ToSchema;
 
-use super::request::{self, Delivery, RunRequest};
+use super::request::{self, RunRequest};
 use crate::auth::actor::Actor;
 use crate::domain::hub::{Listener, Wants};
 use crate::domain::{DomainError, Submitted};
@@ -18,6 +20,7 @@ use crate::routes::responses::{Busy, Conflicts, Errors, ServerSentEvent};
 use crate::routes::state::UserState;
 use crate::streams::body;
 use crate::streams::resume::Plan;
+use crate::streams::shares::{StreamSeat, seated};
 
 /// Names the run before its first event or its end is there.
 pub(super) const RUN_ID: &str = "x-run-id";
@@ -83,17 +86,18 @@ pub async fn create(
 ) -> Result<Response, ApiError> {
     let component = state.service.component(&agent_id);
     let RunRequest { submit, delivery } = request::parse(form, &headers, component, actor.principal)?;
-    let wants = match delivery {
-        Delivery { stream: true, .. } => Some(Wants::Events),
-        Delivery { background: true, .. } => None,
-        Delivery { .. } => Some(Wants::End),
-    };
+    // Who may not wait for it here gets no run either.
+    let seat = delivery.seat(&state, &submit.component.namespace)?;
+    let wants = seat.as_ref().map(|_| if delivery.stream { Wants::Events } else { Wants::End });
     let (submitted, listener) = state.service.submit_for(submit, wants).await?;
     let run_id = submitted.run.run_id.as_str().parse::<HeaderValue>();
-    let mut response = match delivery {
-        Delivery { stream: true, background: _, content_only } => events(&state, &submitted, listener, content_only),
-        Delivery { background: true, .. } => accepted(&submitted),
-        Delivery { .. } => ended(&state, &submitted, listener).await?,
+    let mut response = match seat {
+        Some(seat) if delivery.stream => {
+            let plan = Plan { content_only: delivery.content_only, ..Plan::default() };
+            body::response(events(&state, &submitted, listener, seat), plan, state.settings.shutdown.clone())
+        }
+        Some(_waiting) => ended(&state, &submitted, listener).await?,
+        None => accepted(&submitted),
     };
     if let Ok(run_id) = run_id {
         response.headers_mut().insert(RUN_ID, run_id);
@@ -101,13 +105,18 @@ pub async fn create(
     Ok(response)
 }
 
-fn events(state: &UserState, submitted: &Submitted, listener: Option<Listener>, content_only: bool) -> Response {
+fn events(
+    state: &UserState,
+    submitted: &Submitted,
+    listener: Option<Listener>,
+    seat: StreamSeat,
+) -> BoxStream<'static, EventChunk> {
     let run_id = &submitted.run.run_id;
     let chunks = match listener {
         Some(listener) => state.service.stream_from_start(run_id, listener),
         None => state.service.stream(run_id, None),
     };
-    body::response(chunks, Plan { content_only, ..Plan::default() }, state.settings.shutdown.clone())
+    seated(chunks, seat)
 }
 
 /// A replayed run that has ended meanwhile says so in its status.

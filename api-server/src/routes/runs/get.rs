@@ -13,7 +13,8 @@ use crate::routes::state::UserState;
 
 /// A run.
 ///
-/// While it is PENDING, `waiting_on` names the run of the same session that it waits for.
+/// While it is PENDING, `waiting_on` names the run of the same session that it waits for, and `waiting_for` says that it
+/// waits for a slot or a sandbox of its namespace.
 #[utoipa::path(
     get, path = "/agents/{agent_id}/runs/{run_id}", tag = "Runs", operation_id = "get_agent_run",
     params(
@@ -35,5 +36,9 @@ pub async fn get(
     if detail.run.component != state.service.component(&agent_id) {
         return Err(ApiError::run_not_found());
     }
-    Ok(Json(output(detail)))
+    let waiting_for = match detail.waiting_on {
+        Some(_) => None,
+        None => state.service.waits_for(&detail.run).await?,
+    };
+    Ok(Json(RunOutput { waiting_for, ..output(detail) }))
 }

@@ -10,6 +10,8 @@ use crate::domain::{NewFile, Submit};
 use crate::routes::error::{ApiError, FieldError};
 use crate::routes::fields::{Fields, parse_bool};
 use crate::routes::form::ApiForm;
+use crate::routes::state::UserState;
+use crate::streams::shares::StreamSeat;
 
 /// The header that makes a request safe to send again.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -29,6 +31,19 @@ pub struct Delivery {
     pub background: bool,
     /// Only pieces of the answer among the events.
     pub content_only: bool,
+}
+
+impl Delivery {
+    /// A seat for whoever waits for the run here; none for an answer at once.
+    ///
+    /// # Errors
+    /// 429 when the namespace has as many as it may.
+    pub fn seat(self, state: &UserState, namespace: &str) -> Result<Option<StreamSeat>, ApiError> {
+        if self.background && !self.stream {
+            return Ok(None);
+        }
+        Ok(Some(state.streams.enter(namespace)?))
+    }
 }
 
 /// What was asked for.

@@ -11,8 +11,9 @@ use crate::routes::error::ApiError;
 use crate::routes::extract::ApiPath;
 use crate::routes::fields::Fields;
 use crate::routes::form::ApiForm;
-use crate::routes::responses::{Errors, ServerSentEvent};
+use crate::routes::responses::{Busy, Errors, ServerSentEvent};
 use crate::routes::state::UserState;
+use crate::streams::shares::seated;
 use crate::streams::{body, resume};
 
 /// The form, for the OpenAPI document.
@@ -38,7 +39,7 @@ pub struct ResumeForm {
         ("Last-Event-ID" = Option<String>, Header, description = "As `last_event_index`, which goes before it"),
     ),
     request_body(content((ResumeForm = "application/x-www-form-urlencoded"), (ResumeForm = "multipart/form-data"))),
-    responses((status = 200, description = "Its events", content((ServerSentEvent = "text/event-stream"))), Errors),
+    responses((status = 200, description = "Its events", content((ServerSentEvent = "text/event-stream"))), Errors, Busy),
 )]
 pub async fn resume(
     State(state): State<UserState>,
@@ -53,7 +54,8 @@ pub async fn resume(
     fields.finish()?;
     match lookup::run_of(&state.service, &actor, &agent_id, &run_id, session_id.as_deref()).await {
         Ok(run) => {
-            let chunks = state.service.stream(&run.run_id, after);
+            let seat = state.streams.enter(&run.component.namespace)?;
+            let chunks = seated(state.service.stream(&run.run_id, after), seat);
             Ok(body::response(chunks, resume::plan(&run, after), state.settings.shutdown.clone()))
         }
         Err(error) if error.status() == StatusCode::NOT_FOUND => Ok(body::single(resume::error(error.message()))),

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::auth::actor::Actor;
 use crate::routes::error::ApiError;
 use crate::routes::extract::{ApiPath, ApiQuery};
-use crate::routes::responses::Errors;
+use crate::routes::responses::{Busy, Errors};
 use crate::routes::runs::request;
 use crate::routes::state::UserState;
 
@@ -33,7 +33,7 @@ pub struct ForkedSession {
         ("session_id" = String, Path, description = "Session"),
         ("user_id" = Option<String>, Query, description = "The user on whose behalf the caller asks; the source's when absent"),
     ),
-    responses((status = 200, description = "The copy", body = ForkedSession), Errors),
+    responses((status = 200, description = "The copy", body = ForkedSession), Errors, Busy),
 )]
 pub async fn fork(
     State(state): State<UserState>,

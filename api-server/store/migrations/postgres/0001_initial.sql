@@ -220,11 +220,13 @@ insert into usage_progress (id, counted_until_ms) values (1, 0);
 
 create table blobs (
     session_id    text   not null,
+    namespace     text   not null,
     digest        text   not null,
     size          bigint not null,
     created_at_ms bigint not null,
     primary key (session_id, digest)
 );
+create index blobs_namespace on blobs (namespace, size);
 
 create table blob_chunks (
     session_id text   not null,

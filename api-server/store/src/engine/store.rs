@@ -12,9 +12,11 @@ use crate::engine::driver::{Driver, Purpose};
 use crate::engine::readers::Readers;
 use crate::engine::writer::Writer;
 use crate::error::StoreError;
+use crate::ops::allowances::Allowances;
 use crate::ops::snapshots::Snapshots;
 use crate::ops::{blobs, leases, queries, schema};
 use crate::rows::{BlobKey, BlobRange, Change, Lease};
+use crate::shares::BlobPlace;
 use crate::traits::{Blobs, Changes, Leases, Schema};
 
 /// Most runs whose session is remembered.
@@ -28,6 +30,10 @@ pub struct SqlStore<D: Driver> {
     /// Numbers of runs' sessions, where there is more than one writer.
     orders: Mutex<HashMap<RunId, u64>>,
     pub(crate) snapshots: Arc<Snapshots>,
+    /// Runs that may still wait.
+    pub(crate) depths: Arc<Allowances>,
+    /// Bytes that namespaces may still store.
+    pub(crate) bytes: Arc<Allowances>,
 }
 
 impl<D: Driver> SqlStore<D> {
@@ -43,7 +49,15 @@ impl<D: Driver> SqlStore<D> {
             0 => None,
             count => Some(Arc::new(Readers::new(Arc::clone(&driver), count))),
         };
-        Ok(Self { driver, writers, readers, orders: Mutex::default(), snapshots: Arc::default() })
+        Ok(Self {
+            driver,
+            writers,
+            readers,
+            orders: Mutex::default(),
+            snapshots: Arc::default(),
+            depths: Arc::default(),
+            bytes: Arc::default(),
+        })
     }
 
     /// The writer of a session's operations.
@@ -142,13 +156,13 @@ impl<D: Driver> Leases for SqlStore<D> {
 
 #[async_trait]
 impl<D: Driver> Blobs for SqlStore<D> {
-    async fn put(&self, session_id: &SessionId, bytes: Vec<u8>) -> Result<BlobKey, StoreError> {
+    async fn put(&self, place: &BlobPlace, bytes: Vec<u8>) -> Result<Option<BlobKey>, StoreError> {
         let digested = tokio::task::spawn_blocking(move || (BlobDigest::of(&bytes), bytes)).await;
         let (digest, bytes) = digested.map_err(|_| StoreError::Closed)?;
-        let key = BlobKey { session_id: session_id.clone(), digest };
-        let (stored, at_ms) = (key.clone(), now_ms());
-        self.write(session_id, move |db| blobs::put(db, &stored.session_id, &stored.digest, &bytes, at_ms)).await?;
-        Ok(key)
+        let key = BlobKey { session_id: place.session_id.clone(), digest };
+        let (allowed, digest, in_place, at_ms) = (Arc::clone(&self.bytes), key.digest.clone(), place.clone(), now_ms());
+        let op = move |db: &mut dyn Db| blobs::put(db, &allowed, &in_place, &digest, &bytes, at_ms);
+        Ok(self.write(&place.session_id, op).await?.then_some(key))
     }
 
     async fn get(&self, key: &BlobKey, offset: u64, max_bytes: usize) -> Result<Option<BlobRange>, StoreError> {

@@ -19,7 +19,7 @@ impl<D: Driver> Branches for SqlStore<D> {
         let run = NewRun { claim: None, ..run };
         let (session_id, revision, agent) = (run.session_id.clone(), run.revision.clone(), Arc::clone(&run.agent));
         let run_id = run.run_id.clone();
-        let prepared = Accept::prepare(run, &self.snapshots)?;
+        let prepared = Accept::prepare(run, &self.snapshots, &self.depths)?;
         let outcome = self.write(&session_id, move |db| fork::fork(db, &prepared, &fork)).await?;
         if matches!(outcome, Some(AcceptOutcome::Accepted { .. })) {
             self.snapshots.remember(&revision, &agent);
@@ -32,7 +32,8 @@ impl<D: Driver> Branches for SqlStore<D> {
         let order = self.order_of(&resumption.run_id).await?;
         let (revision, agent) = (resumption.revision.clone(), Arc::clone(&resumption.agent));
         let prepared = Prepared::new(resumption, &self.snapshots)?;
-        let outcome = self.writer(order)?.write(order, move |db| resume::resume(db, &prepared)).await?;
+        let depths = Arc::clone(&self.depths);
+        let outcome = self.writer(order)?.write(order, move |db| resume::resume(db, &depths, &prepared)).await?;
         if matches!(outcome, ResumeOutcome::Resumed { .. }) {
             self.snapshots.remember(&revision, &agent);
         }
@@ -40,7 +41,7 @@ impl<D: Driver> Branches for SqlStore<D> {
     }
 
     async fn fork_session(&self, fork: SessionFork) -> Result<SessionForkOutcome, StoreError> {
-        let source = fork.source.clone();
-        self.write(&source, move |db| fork_session::fork_session(db, &fork)).await
+        let (source, bytes) = (fork.source.clone(), Arc::clone(&self.bytes));
+        self.write(&source, move |db| fork_session::fork_session(db, &bytes, &fork)).await
     }
 }

@@ -14,6 +14,7 @@ use crate::rows::{
     AcceptOutcome, AgentLoad, CancelOutcome, EndedRun, EventChunk, Lease, ModelCallFact, NewRun, Principal, QueueStats,
     RunDetail, RunFilter, RunRow, ServerEnd, StartedRun, Waiting,
 };
+use crate::shares::SlotLimits;
 use crate::traits::Runs;
 
 #[async_trait]
@@ -21,7 +22,7 @@ impl<D: Driver> Runs for SqlStore<D> {
     async fn accept(&self, run: NewRun) -> Result<AcceptOutcome, StoreError> {
         let (session_id, revision, agent) = (run.session_id.clone(), run.revision.clone(), Arc::clone(&run.agent));
         let run_id = run.run_id.clone();
-        let prepared = Accept::prepare(run, &self.snapshots)?;
+        let prepared = Accept::prepare(run, &self.snapshots, &self.depths)?;
         let snapshots = Arc::clone(&self.snapshots);
         let (gives_slot, order) = (prepared.may_take_slot(), store::order(&session_id));
         let op = move |db: &mut dyn crate::db::Db| match prepared.run().chosen_id {
@@ -67,9 +68,9 @@ impl<D: Driver> Runs for SqlStore<D> {
         Ok(started)
     }
 
-    async fn grant(&self, component: Option<&ComponentRef>, max_running: u32) -> Result<Vec<Waiting>, StoreError> {
+    async fn grant(&self, component: Option<&ComponentRef>, limits: SlotLimits) -> Result<Vec<Waiting>, StoreError> {
         let component = component.cloned();
-        self.writer(0)?.write_slots(0, move |db| slots::grant(db, component.as_ref(), max_running)).await
+        self.writer(0)?.write_slots(0, move |db| slots::grant(db, component.as_ref(), limits)).await
     }
 
     async fn cancel(
@@ -117,6 +118,11 @@ impl<D: Driver> Runs for SqlStore<D> {
     async fn waiting_in(&self, session_id: &SessionId) -> Result<Option<Waiting>, StoreError> {
         let session_id = session_id.clone();
         self.read(move |db| queries::waiting_in(db, &session_id)).await
+    }
+
+    async fn needs_slot(&self, run_id: &RunId) -> Result<bool, StoreError> {
+        let run_id = run_id.clone();
+        self.read(move |db| slots::is_needed(db, &run_id)).await
     }
 
     async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError> {

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use cadre_protocol::agent::AgentSnapshot;
-use cadre_protocol::ids::{ComponentRef, Epoch, RunId};
+use cadre_protocol::ids::{Epoch, RunId};
 use cadre_protocol::journal::Progress;
 use cadre_protocol::run::{RunMetrics, RunStatus};
 use serde_json::{Map, Value};
 
-use crate::db::{Db, DbError, Val, vals};
+use crate::db::{Db, DbError, vals};
+use crate::ops::allowances::Allowances;
 use crate::ops::columns::{self, run_columns};
+use crate::ops::depth::{self, Full, Wish};
 use crate::ops::leases::Joined;
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{leases, slots, start};
@@ -36,10 +37,6 @@ const ADOPT: &str = "update sessions set title = case when title = '' then ?2 el
      user_id = coalesce(user_id, ?5) where session_id = ?1";
 const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
 const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
-const WAITING: &str = "select count(*) from (select 1 from runs where finished_at_ms is null and status = 'PENDING' \
-     limit ?1) as waiting";
-const WAITING_OF_AGENT: &str = "select count(*) from (select 1 from runs where finished_at_ms is null \
-     and status = 'PENDING' and namespace = ?2 and name = ?3 and kind = ?4 limit ?1) as waiting";
 const INSERT_RUN: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, object_uid, \
      object_name, status, revision, attempt, epoch, timeout_seconds, created_at_ms, started_at_ms, cancel_requested, \
      metadata, input, max_sessions, slot) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
@@ -55,6 +52,7 @@ pub struct Accept {
     metadata: String,
     /// The snapshot, unless it is known to be stored.
     snapshot: Option<String>,
+    depths: Arc<Allowances>,
 }
 
 /// A session as acceptance finds it, with its lease.
@@ -82,7 +80,7 @@ impl Accept {
     }
 
     /// Serializes what will be stored.
-    pub fn prepare(run: NewRun, snapshots: &Snapshots) -> Result<Self, DbError> {
+    pub fn prepare(run: NewRun, snapshots: &Snapshots, depths: &Arc<Allowances>) -> Result<Self, DbError> {
         let snapshot = match snapshots.cached(&run.revision) {
             Some(_) => None,
             None => Some(serde_json::to_string(&*run.agent)?),
@@ -91,6 +89,7 @@ impl Accept {
             input: serde_json::to_string(&run.input)?,
             metadata: serde_json::to_string(&run.metadata)?,
             snapshot,
+            depths: Arc::clone(depths),
             run,
         })
     }
@@ -120,8 +119,14 @@ pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<Ac
         return Ok(AcceptOutcome::SessionBusy(head.unwrap_or_else(|| run.run_id.clone())));
     }
     let epoch = if ends_at_once { None } else { claimed(db, run, &place)? };
-    if epoch.is_none() && !ends_at_once && is_queue_full(db, run)? {
-        return Ok(AcceptOutcome::QueueFull);
+    if epoch.is_none()
+        && !ends_at_once
+        && let Some(full) = depth::full(db, &accept.depths, &wish(run))?
+    {
+        return Ok(match full {
+            Full::Queue => AcceptOutcome::QueueFull,
+            Full::Namespace => AcceptOutcome::NamespaceFull(run.component.namespace.clone()),
+        });
     }
     let state = write_session(db, run, &place)?;
     if let Some(json) = &accept.snapshot {
@@ -211,21 +216,12 @@ fn claimed(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Option<Epoch>
 }
 
 /// A run that starts at once does not wait, so the limits are not asked.
-fn is_queue_full(db: &mut dyn Db, run: &NewRun) -> Result<bool, DbError> {
-    is_full(db, &run.agent, run.max_queue_depth)
-}
-
-/// Whether another run of the agent may not wait.
-pub fn is_full(db: &mut dyn Db, agent: &AgentSnapshot, max_depth: u32) -> Result<bool, DbError> {
-    if max_depth > 0 && count(db, WAITING, vals![max_depth])? >= u64::from(max_depth) {
-        return Ok(true);
-    }
-    match agent.max_queue_depth {
-        None | Some(0) => Ok(false),
-        Some(most) => {
-            let ComponentRef { kind, namespace, name } = &agent.component;
-            Ok(count(db, WAITING_OF_AGENT, vals![most, namespace, name, kind.as_str()])? >= u64::from(most))
-        }
+fn wish(run: &NewRun) -> Wish<'_> {
+    Wish {
+        agent: &run.agent,
+        max_depth: run.max_queue_depth,
+        of_namespace: run.shares.max_queue_depth,
+        at_ms: run.at_ms,
     }
 }
 
@@ -238,10 +234,6 @@ struct ComponentRefText<'a> {
 fn component_text(run: &NewRun) -> ComponentRefText<'_> {
     let component = &run.component;
     ComponentRefText { kind: component.kind.as_str(), namespace: &component.namespace, name: &component.name }
-}
-
-fn count(db: &mut dyn Db, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError> {
-    db.first(sql, values)?.map_or(Ok(0), |mut row| row.u64())
 }
 
 /// Creates the session or moves its line on; answers its state.

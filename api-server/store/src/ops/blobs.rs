@@ -1,12 +1,15 @@
 //! Blobs, in rows of a mebibyte.
 
-use cadre_protocol::ids::{BlobDigest, SessionId};
+use cadre_protocol::ids::BlobDigest;
 
 use crate::db::{Db, DbError, vals};
+use crate::ops::allowances::Allowances;
 use crate::rows::{BlobKey, BlobRange};
+use crate::shares::BlobPlace;
 
-const INSERT: &str = "insert into blobs (session_id, digest, size, created_at_ms) values (?1, ?2, ?3, ?4) \
+const INSERT: &str = "insert into blobs (session_id, namespace, digest, size, created_at_ms) values (?1, ?2, ?3, ?4, ?5) \
      on conflict (session_id, digest) do nothing";
+const OF_NAMESPACE: &str = "select cast(coalesce(sum(size), 0) as bigint) from blobs where namespace = ?1";
 const INSERT_CHUNK: &str = "insert into blob_chunks (session_id, digest, chunk, bytes) values (?1, ?2, ?3, ?4)";
 const SIZE: &str = "select size from blobs where session_id = ?1 and digest = ?2";
 const CHUNKS: &str = "select chunk, bytes from blob_chunks where session_id = ?1 and digest = ?2 and chunk >= ?3 \
@@ -15,22 +18,43 @@ const CHUNKS: &str = "select chunk, bytes from blob_chunks where session_id = ?1
 /// Bytes of a row.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Stores bytes under their digest.
+/// Stores bytes under their digest. False when the namespace has no room for them.
 pub fn put(
     db: &mut dyn Db,
-    session_id: &SessionId,
+    allowed: &Allowances,
+    place: &BlobPlace,
     digest: &BlobDigest,
     bytes: &[u8],
     at_ms: u64,
-) -> Result<(), DbError> {
+) -> Result<bool, DbError> {
+    let BlobPlace { session_id, namespace, max_bytes } = place;
     let (session_id, digest) = (session_id.as_str(), digest.as_str());
-    if db.execute(INSERT, vals![session_id, digest, bytes.len(), at_ms])? == 0 {
-        return Ok(());
+    if db.first(SIZE, vals![session_id, digest])?.is_some() {
+        return Ok(true);
+    }
+    if !has_room(db, allowed, namespace, bytes.len() as u64, *max_bytes, at_ms)? {
+        return Ok(false);
+    }
+    if db.execute(INSERT, vals![session_id, namespace, digest, bytes.len(), at_ms])? == 0 {
+        return Ok(true);
     }
     for (number, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
         db.write(INSERT_CHUNK, vals![session_id, digest, number, chunk])?;
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Whether a namespace may store so many more bytes, given its most; 0 means no limit.
+pub fn has_room(
+    db: &mut dyn Db,
+    allowed: &Allowances,
+    namespace: &str,
+    bytes: u64,
+    most: u64,
+    at_ms: u64,
+) -> Result<bool, DbError> {
+    let used = || db.first(OF_NAMESPACE, vals![namespace])?.map_or(Ok(0), |mut row| row.u64());
+    if most == 0 { Ok(true) } else { allowed.admit(namespace, bytes, most, at_ms, used) }
 }
 
 /// A part of a blob.

@@ -7,11 +7,13 @@ use cadre_protocol::ids::SessionId;
 
 use crate::branches::{SessionFork, SessionForkOutcome};
 use crate::db::{Db, DbError, vals};
+use crate::ops::allowances::Allowances;
+use crate::ops::blobs;
 
 const JOURNALS: &str = "select count(*), cast(coalesce(sum((select e.run_bytes from events e where e.run_id = r.run_id \
      order by e.first_index desc limit 1)), 0) as bigint) from runs r where r.session_id = ?1 \
      and r.finished_at_ms is not null";
-const FILES: &str = "select cast(coalesce(sum(size), 0) as bigint) from blobs where session_id = ?1";
+const FILES: &str = "select cast(coalesce(sum(size), 0) as bigint), max(namespace) from blobs where session_id = ?1";
 const SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, metadata, \
      summary, next_seq, created_at_ms, updated_at_ms) select cast(?2 as text), kind, namespace, name, principal, \
      coalesce(cast(?3 as text), user_id), title, state, metadata, summary, next_seq, cast(?4 as bigint), cast(?4 as bigint) \
@@ -39,8 +41,8 @@ const CALLS: &str = "insert into tool_calls (run_id, call_id, position, session_
      select cast(?3 as text) || '-' || cast(r.seq as text), c.call_id, c.position - ?4, cast(?2 as text), c.run_seq, \
      c.idempotent, c.finished, c.finished_index, c.unknown_outcome, c.tool_name, c.effect, c.body \
      from runs r join tool_calls c on c.run_id = r.run_id where r.session_id = ?1 and r.finished_at_ms is not null";
-const BLOBS: &str = "insert into blobs (session_id, digest, size, created_at_ms) \
-     select cast(?2 as text), digest, size, cast(?3 as bigint) from blobs where session_id = ?1";
+const BLOBS: &str = "insert into blobs (session_id, namespace, digest, size, created_at_ms) \
+     select cast(?2 as text), namespace, digest, size, cast(?3 as bigint) from blobs where session_id = ?1";
 const CHUNKS: &str = "insert into blob_chunks (session_id, digest, chunk, bytes) \
      select cast(?2 as text), digest, chunk, bytes from blob_chunks where session_id = ?1";
 
@@ -48,16 +50,19 @@ const CHUNKS: &str = "insert into blob_chunks (session_id, digest, chunk, bytes)
 const BELOW_ZERO: i64 = 1 << 40;
 
 /// Copies the session.
-pub fn fork_session(db: &mut dyn Db, fork: &SessionFork) -> Result<SessionForkOutcome, DbError> {
-    let SessionFork { source, session_id, run_prefix, user_id, at_ms } = fork;
+pub fn fork_session(db: &mut dyn Db, allowed: &Allowances, fork: &SessionFork) -> Result<SessionForkOutcome, DbError> {
+    let SessionFork { source, session_id, run_prefix, user_id, max_namespace_bytes, at_ms } = fork;
     let (from, to) = (source.as_str(), session_id.as_str());
     db.lock_session(from)?;
-    let (runs, bytes) = size(db, source)?;
+    let Size { runs, journals, files, namespace } = size(db, source)?;
     if runs == 0 {
         return Ok(SessionForkOutcome::Empty);
     }
-    if runs > SessionFork::MAX_RUNS || bytes > SessionFork::MAX_BYTES {
+    if runs > SessionFork::MAX_RUNS || journals.saturating_add(files) > SessionFork::MAX_BYTES {
         return Ok(SessionForkOutcome::TooLarge);
+    }
+    if files > 0 && !blobs::has_room(db, allowed, &namespace, files, *max_namespace_bytes, *at_ms)? {
+        return Ok(SessionForkOutcome::NamespaceFull);
     }
     db.write(SESSION, vals![from, to, user_id.as_ref(), *at_ms])?;
     db.write(RUNS, vals![from, to, run_prefix, user_id.as_ref()])?;
@@ -68,12 +73,26 @@ pub fn fork_session(db: &mut dyn Db, fork: &SessionFork) -> Result<SessionForkOu
     Ok(SessionForkOutcome::Forked { runs })
 }
 
-/// Runs that have ended, and the bytes of their journals and of the session's files.
-fn size(db: &mut dyn Db, source: &SessionId) -> Result<(u64, u64), DbError> {
+/// What would be copied.
+struct Size {
+    /// Runs that have ended.
+    runs: u64,
+    /// Bytes of their journals.
+    journals: u64,
+    /// Bytes of the session's files.
+    files: u64,
+    /// Whose these are.
+    namespace: String,
+}
+
+fn size(db: &mut dyn Db, source: &SessionId) -> Result<Size, DbError> {
     let (runs, journals) = match db.first(JOURNALS, vals![source.as_str()])? {
         Some(mut row) => (row.u64()?, row.u64()?),
         None => (0, 0),
     };
-    let files = db.first(FILES, vals![source.as_str()])?.map_or(Ok(0), |mut row| row.u64())?;
-    Ok((runs, journals.saturating_add(files)))
+    let (files, namespace) = match db.first(FILES, vals![source.as_str()])? {
+        Some(mut row) => (row.u64()?, row.opt_text()?.unwrap_or_default()),
+        None => (0, String::new()),
+    };
+    Ok(Size { runs, journals, files, namespace })
 }

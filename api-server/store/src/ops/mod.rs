@@ -4,10 +4,12 @@
 //! how a connection is made, nor who waits for it.
 
 pub mod accept;
+pub mod allowances;
 pub mod append;
 pub mod blobs;
 pub mod cancel;
 pub mod columns;
+pub mod depth;
 pub mod entries;
 pub mod finish;
 pub mod fork;
@@ -23,6 +25,7 @@ pub mod schema;
 pub mod session_edit;
 pub mod session_list;
 pub mod sessions;
+pub mod slot_lines;
 pub mod slots;
 pub mod snapshots;
 pub mod start;

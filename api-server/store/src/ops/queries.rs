@@ -29,7 +29,12 @@ macro_rules! waiting_runs {
          and b.seq < r.seq)"
     };
 }
-const WAITING: &str = concat!(waiting_runs!(), " order by r.created_at_ms, r.run_id limit ?1");
+/// Namespaces take turns, so that a busy one does not fill the page.
+const WAITING: &str = concat!(
+    waiting_runs!(),
+    " order by row_number() over (partition by r.namespace order by r.created_at_ms, r.run_id), \
+     r.created_at_ms, r.run_id limit ?1"
+);
 const WAITING_RUN: &str = concat!(waiting_runs!(), " and r.run_id = ?1");
 const WAITING_IN: &str = concat!(waiting_runs!(), " and r.session_id = ?1");
 const OPEN: &str = "select status, count(*), min(created_at_ms) from runs where finished_at_ms is null group by status";

@@ -8,9 +8,11 @@ use cadre_protocol::run::RunStatus;
 
 use crate::branches::{ResumeOutcome, Resumption};
 use crate::db::{Db, DbError, vals};
+use crate::ops::allowances::Allowances;
 use crate::ops::append::{self, Live};
+use crate::ops::depth::{self, Full, Wish};
 use crate::ops::snapshots::{self, Snapshots};
-use crate::ops::{accept, fork, queries};
+use crate::ops::{fork, queries};
 use crate::rows::EventChunk;
 
 const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1 \
@@ -49,15 +51,18 @@ impl Prepared {
 }
 
 /// Puts the run into its session's line again.
-pub fn resume(db: &mut dyn Db, prepared: &Prepared) -> Result<ResumeOutcome, DbError> {
-    let Resumption { run_id, of, input, agent, revision, max_queue_depth, at_ms } = &prepared.resumption;
+pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Result<ResumeOutcome, DbError> {
+    let Resumption { run_id, of, input, agent, revision, max_queue_depth, shares, at_ms } = &prepared.resumption;
     let Some(live) = append::live(db, run_id)? else { return Ok(ResumeOutcome::Changed) };
     // Whether a cancelled one may go on is decided by whoever asks.
     if !matches!(live.status, RunStatus::Error | RunStatus::Cancelled) || fork::count_messages(db, run_id)? != *of {
         return Ok(ResumeOutcome::Changed);
     }
-    if accept::is_full(db, agent, *max_queue_depth)? {
-        return Ok(ResumeOutcome::QueueFull);
+    let wish = Wish { agent, max_depth: *max_queue_depth, of_namespace: shares.max_queue_depth, at_ms: *at_ms };
+    match depth::full(db, depths, &wish)? {
+        None => {}
+        Some(Full::Queue) => return Ok(ResumeOutcome::QueueFull),
+        Some(Full::Namespace) => return Ok(ResumeOutcome::NamespaceFull),
     }
     if let Some(json) = &prepared.snapshot {
         snapshots::insert(db, revision, agent, json, *at_ms)?;

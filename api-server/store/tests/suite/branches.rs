@@ -202,6 +202,7 @@ fn copy(source: &str, to: &str) -> SessionFork {
         session_id: session(to),
         run_prefix: format!("copy-{to}"),
         user_id: None,
+        max_namespace_bytes: 0,
         at_ms: now(),
     }
 }
@@ -209,7 +210,7 @@ fn copy(source: &str, to: &str) -> SessionFork {
 pub async fn a_copied_session_has_all_but_the_events(database: &impl Database) {
     let store = database.open();
     let source = turn_with_a_tool(&*store, "s").await;
-    let blob = store.put(&session("s"), vec![7; (1 << 20) + 5]).await.unwrap();
+    let blob = store.put(&place("s"), vec![7; (1 << 20) + 5]).await.unwrap().unwrap();
     let stateful = NewRun { session_state: Map::from_iter([("k".to_owned(), 1.into())]), ..new_run("s") };
     let Some(AcceptOutcome::Accepted { run, .. }) = store.fork(stateful, fork_of(&source, 3, 4, None)).await.unwrap()
     else {
@@ -274,7 +275,7 @@ pub async fn an_empty_or_too_large_session_is_not_copied(database: &impl Databas
     assert_eq!(store.fork_session(copy("s", "t")).await.unwrap(), SessionForkOutcome::Empty);
     turn(&*store, "large").await;
     let most = usize::try_from(SessionFork::MAX_BYTES).unwrap();
-    store.put(&session("large"), vec![0; most]).await.unwrap();
+    store.put(&place("large"), vec![0; most]).await.unwrap().unwrap();
     assert_eq!(store.fork_session(copy("large", "t")).await.unwrap(), SessionForkOutcome::TooLarge);
     assert!(store.session(&session("t")).await.unwrap().is_none());
 }

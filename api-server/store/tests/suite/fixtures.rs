@@ -15,6 +15,7 @@ use cadre_store::rows::{
     AcceptOutcome, AppendOutcome, EndedRun, EventChunk, Lease, ModelCallRow, NewRun, Origin, Principal, RunRow,
     StartedRun,
 };
+use cadre_store::shares::{BlobPlace, Shares};
 use serde_json::{Map, Value};
 
 /// The time of the first call of [`now`].
@@ -58,6 +59,11 @@ pub fn session(id: &str) -> SessionId {
     SessionId::new(id).unwrap()
 }
 
+/// Where files of a session go, without a limit.
+pub fn place(session_id: &str) -> BlobPlace {
+    BlobPlace { session_id: session(session_id), namespace: "default".into(), max_bytes: 0 }
+}
+
 pub fn principal() -> Principal {
     Principal("key:test".into())
 }
@@ -86,6 +92,7 @@ pub fn new_run_of(session_id: &str, agent: AgentSnapshot) -> NewRun {
         max_queue_depth: 0,
         refuse_if_busy: false,
         max_running: 0,
+        shares: Shares::default(),
         claim: None,
         at_ms: now(),
     }

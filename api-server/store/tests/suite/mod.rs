@@ -16,6 +16,7 @@ pub mod resumption;
 pub mod retention;
 pub mod session_list;
 pub mod sessions;
+pub mod shares;
 pub mod slots;
 pub mod start;
 pub mod usage;
@@ -77,6 +78,13 @@ macro_rules! conformance {
                 a_claim_takes_a_slot_or_waits,
                 all_agents_share_the_servers_slots,
                 many_who_give_slots_give_no_more_than_there_are;
+            shares:
+                a_namespaces_queue_is_full_and_anothers_is_not,
+                a_slot_goes_to_the_namespace_that_has_the_fewest,
+                a_namespace_has_no_more_slots_than_its_share,
+                a_claim_does_not_overtake_a_namespace_that_has_less,
+                a_long_line_hides_no_other,
+                a_namespaces_files_are_bounded;
             workers:
                 a_worker_that_leaves_leaves_its_runs,
                 a_worker_that_has_moved_keeps_its_runs,

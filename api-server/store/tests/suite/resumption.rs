@@ -23,6 +23,7 @@ fn resumption(run_id: &RunId, of: u64, input: Option<&str>) -> Resumption {
         revision: agent.revision(),
         agent: Arc::new(agent),
         max_queue_depth: 0,
+        shares: cadre_store::shares::Shares::default(),
         at_ms: now(),
     }
 }

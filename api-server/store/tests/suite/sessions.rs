@@ -12,7 +12,7 @@ pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
     let lease = lease(&*store, "s", "w").await;
     let keyed = NewRun { idempotency: Some(key), claim: Some(Claim::Held(lease.clone())), ..new_run("s") };
     let run_id = accepted(&*store, keyed.clone()).await.0.run_id;
-    let blob = store.put(&session("s"), b"bytes".to_vec()).await.unwrap();
+    let blob = store.put(&place("s"), b"bytes".to_vec()).await.unwrap().unwrap();
     assert!(store.delete(&[session("s")]).await.unwrap().is_empty(), "a run is unfinished");
     store.model_call(model_call(&run_id, now(), None)).await.unwrap();
     complete(&*store, "s", &run_id, lease.epoch, 0).await;
@@ -31,9 +31,9 @@ pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
 pub async fn blobs_are_read_in_ranges(database: &impl Database) {
     let store = database.open();
     let bytes: Vec<u8> = (0..(2_u32 << 20) + 100).map(|n| u8::try_from(n % 251).unwrap()).collect();
-    let key = store.put(&session("s"), bytes.clone()).await.unwrap();
+    let key = store.put(&place("s"), bytes.clone()).await.unwrap().unwrap();
     assert_eq!(key.digest, BlobDigest::of(&bytes));
-    assert_eq!(store.put(&session("s"), bytes.clone()).await.unwrap(), key, "once more is nothing");
+    assert_eq!(store.put(&place("s"), bytes.clone()).await.unwrap().unwrap(), key, "once more is nothing");
     let total = bytes.len() as u64;
     for (offset, count) in
         [(0, 10), (0, bytes.len()), ((1 << 20) - 5, 10), (2 << 20, 1_000), (total, 5), (total + 9, 5)]
@@ -43,13 +43,13 @@ pub async fn blobs_are_read_in_ranges(database: &impl Database) {
         let to = (from + count).min(bytes.len());
         assert!(range.total == total && range.bytes == bytes[from..to], "{offset} {count}");
     }
-    let empty = store.put(&session("s"), Vec::new()).await.unwrap();
+    let empty = store.put(&place("s"), Vec::new()).await.unwrap().unwrap();
     assert_eq!(store.get(&empty, 0, 10).await.unwrap().unwrap().total, 0);
 }
 
 pub async fn blobs_belong_to_a_session(database: &impl Database) {
     let store = database.open();
-    let key = store.put(&session("s"), b"secret".to_vec()).await.unwrap();
+    let key = store.put(&place("s"), b"secret".to_vec()).await.unwrap().unwrap();
     let foreign = BlobKey { session_id: session("t"), ..key };
     assert_eq!(store.get(&foreign, 0, 10).await.unwrap(), None);
 }

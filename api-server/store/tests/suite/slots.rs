@@ -3,6 +3,7 @@
 use cadre_protocol::ids::{ComponentRef, RunId};
 use cadre_store::Store;
 use cadre_store::rows::{Claim, NewRun};
+use cadre_store::shares::SlotLimits;
 
 use super::Database;
 use super::fixtures::*;
@@ -16,7 +17,13 @@ fn limited(session_id: &str, name: &str, most: u32) -> NewRun {
 
 async fn granted(store: &dyn Store, name: &str) -> Vec<RunId> {
     let component = ComponentRef::agent("default", name);
-    store.grant(Some(&component), 0).await.unwrap().into_iter().map(|waiting| waiting.run_id).collect()
+    store
+        .grant(Some(&component), SlotLimits::default())
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|waiting| waiting.run_id)
+        .collect()
 }
 
 async fn take(store: &dyn Store, run_id: &RunId) -> bool {
@@ -73,7 +80,13 @@ pub async fn all_agents_share_the_servers_slots(database: &impl Database) {
         runs.push(accepted(&*store, NewRun { max_running: 3, ..run }).await.0.run_id);
     }
     let all = async || -> Vec<RunId> {
-        store.grant(None, 3).await.unwrap().into_iter().map(|waiting| waiting.run_id).collect()
+        store
+            .grant(None, SlotLimits { of_all: 3, of_namespace: 0 })
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|waiting| waiting.run_id)
+            .collect()
     };
     assert_eq!(all().await, [&runs[0], &runs[1], &runs[3]].map(Clone::clone));
     assert!(all().await.is_empty());

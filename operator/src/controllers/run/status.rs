@@ -89,9 +89,10 @@ fn ended(phase: RunPhase, reason: Reason, message: &str) -> Stage {
 fn reported(report: &RunReport) -> Stage {
     match report.status {
         ApiStatus::Pending => {
-            let message = match &report.waiting_on {
-                Some(run) => format!("waits for run {run} of the same session"),
-                None => "waits for a worker".to_owned(),
+            let message = match (&report.waiting_on, &report.waiting_for) {
+                (Some(run), _) => format!("waits for run {run} of the same session"),
+                (None, Some(what)) => format!("waits for {what}"),
+                (None, None) => "waits for a worker".to_owned(),
             };
             under_way(RunPhase::Pending, Reason::Pending, &message)
         }
@@ -128,6 +129,7 @@ fn mirror(status: &mut RunStatus, report: &RunReport) {
         output_truncated,
         error,
         waiting_on,
+        waiting_for: _,
     } = report;
     status.run_id = Some(run_id.clone());
     status.session_id = Some(session_id.clone());
@@ -217,6 +219,7 @@ mod tests {
                 retryable: false,
             }),
             waiting_on: None,
+            waiting_for: None,
         }
     }
 

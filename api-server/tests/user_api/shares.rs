@@ -1,0 +1,86 @@
+//! What one namespace may take of what all share (security rule 21).
+
+use axum::body::Body;
+use cadre_api::domain::Limits;
+use cadre_api::domain::shares::NamespaceShares;
+use http::{Method, header};
+use http_body_util::BodyExt as _;
+use serde_json::json;
+use tower::ServiceExt as _;
+
+use crate::support::*;
+
+const BUSY: &str = "/agents/helper/runs";
+const CALM: &str = "/agents/team-a.other/runs";
+
+fn shared(shares: NamespaceShares) -> Limits {
+    Limits { max_queue_depth: 0, shares, ..limits() }
+}
+
+/// What a refusal says.
+fn refused(answer: &Answer, code: &str, namespace: &str) {
+    assert_eq!((answer.status.as_u16(), &answer.json()["error_id"]), (429, &json!(code)), "{}", answer.text);
+    assert!(answer.detail().contains(&format!("namespace {namespace}")), "{}", answer.text);
+    assert!(answer.headers.contains_key(header::RETRY_AFTER));
+}
+
+#[tokio::test]
+async fn a_namespace_with_a_full_queue_is_refused_and_another_is_not() {
+    let world = world_limited(shared(NamespaceShares { max_queue_depth: 2, ..NamespaceShares::default() })).await;
+    let form = "message=wait&stream=false&background=true&session_id=s";
+    let first = world.post(BUSY, form).await.json()["run_id"].as_str().unwrap().to_owned();
+    world.until(&format!("{BUSY}/{first}?session_id=s"), |run| run["status"] == "RUNNING").await;
+    for _ in 0..2 {
+        assert_eq!(world.post(BUSY, form).await.status, 202);
+    }
+    refused(&world.post(BUSY, form).await, "namespace_queue_full", "default");
+    let calm = "message=hi&stream=false&background=true&session_id=t";
+    for _ in 0..3 {
+        let run_id = world.post(CALM, calm).await.json()["run_id"].as_str().unwrap().to_owned();
+        world.until(&format!("{CALM}/{run_id}?session_id=t"), |run| run["status"] == "COMPLETED").await;
+    }
+    world.release.send_replace(true);
+}
+
+#[tokio::test]
+async fn a_namespace_with_all_its_streams_open_is_refused_and_another_is_not() {
+    let world = world_limited(shared(NamespaceShares { max_streams: 1, ..NamespaceShares::default() })).await;
+    let stream = |path: &str, form: &str| request(Method::POST, path, ADMIN_KEY, FORM, form);
+    let open = world.router.clone().oneshot(stream(BUSY, "message=wait&session_id=s")).await.unwrap();
+    let run_id = open.headers()["x-run-id"].to_str().unwrap().to_owned();
+    refused(&world.post(BUSY, "message=hi&session_id=s").await, "namespace_streams_full", "default");
+    refused(&world.post(BUSY, "message=hi&stream=false").await, "namespace_streams_full", "default");
+    let resume = format!("{BUSY}/{run_id}/resume");
+    refused(&world.post(&resume, "session_id=s").await, "namespace_streams_full", "default");
+    let continued = format!("{BUSY}/{run_id}/continue");
+    refused(&world.post(&continued, "session_id=s").await, "namespace_streams_full", "default");
+    let runs = world.get("/sessions/s/runs").await.json();
+    assert_eq!(runs.as_array().map_or(0, Vec::len), 1, "nothing was accepted: {runs}");
+    assert_eq!(world.post(BUSY, "message=hi&stream=false&background=true").await.status, 202, "it waits for nothing");
+    assert_eq!(world.post(CALM, "message=hi").await.status, 200);
+    world.release.send_replace(true);
+    open.into_body().collect().await.unwrap();
+    assert_eq!(world.post(&resume, "session_id=s").await.status, 200, "the place is free");
+}
+
+#[tokio::test]
+async fn a_namespace_with_all_its_bytes_is_refused_and_another_is_not() {
+    let world = world_limited(shared(NamespaceShares { max_file_bytes: 10, ..NamespaceShares::default() })).await;
+    let send = async |path: &str, file: &str| {
+        let part = |name: &str, text: &str| format!("--X\r\nContent-Disposition: form-data; {name}\r\n\r\n{text}\r\n");
+        let body = [
+            part("name=\"message\"", "look"),
+            part("name=\"stream\"", "false"),
+            part("name=\"files\"; filename=\"a.csv\"\r\ncontent-type: text/csv", file),
+            "--X--\r\n".to_owned(),
+        ]
+        .concat();
+        let mut request = request(Method::POST, path, ADMIN_KEY, "multipart/form-data; boundary=X", "");
+        *request.body_mut() = Body::from(body);
+        world.send(request).await
+    };
+    assert_eq!(send(BUSY, "12345678").await.status, 200);
+    refused(&send(BUSY, "123").await, "namespace_files_full", "default");
+    assert_eq!(send(CALM, "123").await.status, 200);
+    assert_eq!(world.post(BUSY, "message=hi&stream=false").await.status, 200, "a run without files");
+}
