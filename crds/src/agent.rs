@@ -239,6 +239,15 @@ pub struct AgentLimits {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]
     pub max_turns: Option<u32>,
+    /// Most tokens of a run's model calls, prompts and answers together. Reserved before each call; the run fails with
+    /// `budget_exceeded` when a call might pass it. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub max_tokens: Option<u64>,
+    /// Most US dollars that a run's model calls may cost, as a decimal text. Needs a Model with pricing. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schema::decimal")]
+    pub max_budget_usd: Option<String>,
     /// Most sessions that run at once; further ones wait. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 10_000))]

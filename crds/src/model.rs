@@ -47,6 +47,8 @@ use crate::common::schema;
     .message("provider Anthropic speaks api Messages"))]
 #[x_kube(validation = Rule::new("!has(self.api) || self.provider == 'Anthropic' || self.api != 'Messages'")
     .message("api Messages belongs to provider Anthropic; OpenAI and OpenAICompatible speak Responses or ChatCompletions"))]
+#[x_kube(validation = Rule::new("!has(self.budget) || has(self.pricing)")
+    .message("budget needs pricing: without prices nobody knows what a call costs"))]
 pub struct ModelSpec {
     /// Who serves the model.
     pub provider: Provider,
@@ -77,6 +79,9 @@ pub struct ModelSpec {
     /// Prices; without them runs have no cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pricing: Option<Box<ModelPricing>>,
+    /// What all calls of this Model may cost in a period, over all agents and API servers. Needs pricing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<ModelBudget>,
     /// Seconds until a request is given up.
     #[serde(default = "default_timeout_seconds")]
     #[schemars(range(min = 1, max = 3600))]
@@ -197,6 +202,28 @@ pub struct ModelPricing {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::decimal")]
     pub cache_write: Option<String>,
+}
+
+/// What may be spent in a period.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ModelBudget {
+    /// US dollars, as a decimal text. Reserved before each call; a call that might pass it is refused.
+    #[schemars(schema_with = "schema::decimal")]
+    pub usd: String,
+    /// The period. It begins with the hour, the day or the month, in UTC.
+    pub window: BudgetWindow,
+}
+
+/// A period of a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum BudgetWindow {
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// A month of the calendar.
+    Month,
 }
 
 /// What was observed.

@@ -6,10 +6,10 @@ use cadre_protocol::agent::{
 };
 use cadre_protocol::ids::ComponentRef;
 use cadre_protocol::model::ToolChoice;
-use cadre_protocol::nesting;
+use cadre_protocol::{money, nesting};
 use serde_json::Value;
 
-use crate::agent::{self, AgentSpec, BuiltinName, ToolType};
+use crate::agent::{self, AgentLimits, AgentSpec, BuiltinName, ToolType};
 use crate::common::reasons::Reason;
 use crate::model::ModelSpec;
 
@@ -25,6 +25,8 @@ pub enum Unresolved {
     Suspended,
     /// There is no such Model.
     ModelNotFound(String),
+    /// The Agent has a budget, and this Model no prices.
+    PriceUnknown(String),
     /// The Agent must be edited.
     Invalid(String),
 }
@@ -36,6 +38,7 @@ impl Unresolved {
         match self {
             Self::Suspended => Reason::Suspended,
             Self::ModelNotFound(_) => Reason::ModelNotFound,
+            Self::PriceUnknown(_) => Reason::PriceUnknown,
             Self::Invalid(_) => Reason::InvalidSpec,
         }
     }
@@ -46,6 +49,9 @@ impl Unresolved {
         match self {
             Self::Suspended => "spec.suspend is set: new runs are refused".to_owned(),
             Self::ModelNotFound(name) => format!("Model {name:?} does not exist in this namespace"),
+            Self::PriceUnknown(name) => {
+                format!("spec.limits.maxBudgetUsd needs prices: set spec.pricing of Model {name:?}")
+            }
             Self::Invalid(problem) => problem.clone(),
         }
     }
@@ -94,6 +100,8 @@ pub fn resolve(
         timeout_seconds: spec.timeout_seconds,
         max_queue_depth: limits.max_queue_depth,
         max_concurrent_sessions: limits.max_concurrent_sessions,
+        max_tokens: limits.max_tokens,
+        max_cost_nano_usd: max_cost(&limits, &spec.model_ref.name, model)?,
         on_unknown_outcome: match spec.on_unknown_outcome {
             Some(agent::OnUnknownOutcome::Retry) => OnUnknownOutcome::Retry,
             Some(agent::OnUnknownOutcome::Report) | None => OnUnknownOutcome::Report,
@@ -104,6 +112,17 @@ pub fn resolve(
         },
         warm_seconds: spec.sandbox.as_ref().map_or_else(agent::default_warm_seconds, |sandbox| sandbox.warm_seconds),
     })
+}
+
+/// A budget that nobody can keep is none: without prices the agent does not run.
+fn max_cost(limits: &AgentLimits, name: &str, model: &ModelSpec) -> Result<Option<u64>, Unresolved> {
+    let Some(text) = &limits.max_budget_usd else { return Ok(None) };
+    let wrong = || Unresolved::Invalid("spec.limits.maxBudgetUsd is no amount of US dollars, such as \"2.50\"".into());
+    let most = money::nano_usd(text).ok_or_else(wrong)?;
+    if model.pricing.is_none() {
+        return Err(Unresolved::PriceUnknown(name.to_owned()));
+    }
+    Ok(Some(most))
 }
 
 fn output_schema(spec: &AgentSpec) -> Result<Option<Value>, Unresolved> {
@@ -189,6 +208,13 @@ mod tests {
         let twice = agent(json!({"modelRef": {"name": "m"}, "tools": [shell.clone(), shell]}));
         let refused = resolve(&component, "default", &twice, Some(&model())).unwrap_err();
         assert_eq!((refused.reason(), refused.message().as_str()), (Reason::InvalidSpec, "spec.tools has Shell twice"));
+        let dear = agent(json!({"modelRef": {"name": "m"}, "limits": {"maxBudgetUsd": "0.50", "maxTokens": 9}}));
+        let refused = resolve(&component, "default", &dear, Some(&model())).unwrap_err();
+        assert_eq!(refused.reason(), Reason::PriceUnknown);
+        let pricing = serde_json::from_value(json!({"input": "1", "output": "2"})).unwrap();
+        let priced = ModelSpec { pricing: Some(pricing), ..model() };
+        let resolved = resolve(&component, "default", &dear, Some(&priced)).unwrap();
+        assert_eq!((resolved.max_tokens, resolved.max_cost_nano_usd), (Some(9), Some(500_000_000)));
         let mut schema = json!({"type": "string"});
         for _ in 0..nesting::MAX_LEVELS {
             schema = json!({"items": schema});

@@ -146,6 +146,12 @@ pub struct AgentSnapshot {
     /// Most sessions that may run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent_sessions: Option<u32>,
+    /// Most tokens of a run's model calls, prompts and answers together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    /// Most cost of a run's model calls, in billionths of a US dollar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_cost_nano_usd: Option<u64>,
     /// Unknown outcomes.
     #[serde(default)]
     pub on_unknown_outcome: OnUnknownOutcome,

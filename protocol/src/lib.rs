@@ -10,6 +10,7 @@ pub mod ids;
 pub mod journal;
 pub mod message;
 pub mod model;
+pub mod money;
 pub mod nesting;
 pub mod problem;
 pub mod run;

@@ -2,7 +2,7 @@
 
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::journal::Record;
-use cadre_protocol::model::ModelError;
+use cadre_protocol::model::{ModelError, ModelErrorCategory};
 use cadre_protocol::nesting;
 use cadre_protocol::run::{RunEnd, RunFailure};
 use serde_json::Value;
@@ -44,9 +44,14 @@ impl Stop {
 
 impl From<ModelError> for Stop {
     fn from(error: ModelError) -> Self {
+        // Not the provider's fault: it was not asked.
+        let kind = match error.category {
+            ModelErrorCategory::Budget => "budget_exceeded",
+            _ => "model_provider_error",
+        };
         let failure = RunFailure {
             error_id: Some(error.category.as_str().into()),
-            ..failure("model_provider_error", &error.message, !error.category.is_permanent())
+            ..failure(kind, &error.message, !error.category.is_permanent())
         };
         Self::Failed { failure, after_ms: error.retry_after_ms }
     }

@@ -54,6 +54,8 @@ pub fn agent() -> AgentSnapshot {
         timeout_seconds: None,
         max_queue_depth: None,
         max_concurrent_sessions: None,
+        max_tokens: None,
+        max_cost_nano_usd: None,
         on_unknown_outcome: OnUnknownOutcome::Report,
         on_workspace_loss: OnWorkspaceLoss::Report,
         warm_seconds: 60,

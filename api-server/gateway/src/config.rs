@@ -132,6 +132,26 @@ pub struct Parameters {
     pub extra: Map<String, Value>,
 }
 
+/// What all calls of a Model may cost in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Billionths of a US dollar.
+    pub nano_usd: u64,
+    /// The period.
+    pub window: Window,
+}
+
+/// A period that begins with the hour, the day or the month, in UTC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Window {
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// A month of the calendar.
+    Month,
+}
+
 /// One resolved Model, immutable: a changed resource is a new value.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
@@ -157,6 +177,8 @@ pub struct ModelConfig {
     pub parameters: Parameters,
     /// Prices; without them a call has no cost.
     pub pricing: Option<Pricing>,
+    /// What all calls may cost in a period.
+    pub budget: Option<Budget>,
     /// Longest time of one attempt, from sending to the last byte.
     pub timeout: Duration,
     /// Attempts after the first, made only while nothing of an answer was delivered.
@@ -181,6 +203,7 @@ impl ModelConfig {
             headers: BTreeMap::new(),
             parameters: Parameters::default(),
             pricing: None,
+            budget: None,
             timeout: Duration::from_secs(300),
             retries: 0,
             script,

@@ -10,6 +10,7 @@ use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelRep
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
+use crate::budget::{self, Bound, Meter};
 use crate::config::{ModelConfig, Provider};
 use crate::credentials::{self, Credentials};
 use crate::egress::{BuildError, Egress, EgressPolicy, Lookup, SystemLookup};
@@ -68,12 +69,27 @@ impl Gateway {
         deltas: &mut (dyn FnMut(ModelDelta) + Send),
         cancel: &CancellationToken,
     ) -> Result<ModelReply, ModelError> {
+        self.call_within(model, request, deltas, cancel, None).await
+    }
+
+    /// The same within budgets: each attempt is reserved before it is made. A call that is cancelled is not released.
+    ///
+    /// # Errors
+    /// Also the meter's.
+    pub async fn call_within(
+        &self,
+        model: &ModelConfig,
+        request: ModelRequest,
+        deltas: &mut (dyn FnMut(ModelDelta) + Send),
+        cancel: &CancellationToken,
+        meter: Option<&dyn Meter>,
+    ) -> Result<ModelReply, ModelError> {
         let started = Instant::now();
         let mut sink = Sink::new(deltas, started);
         let answer = tokio::select! {
             biased;
             () = cancel.cancelled() => Err(failure(ModelErrorCategory::Cancelled, "the model call was cancelled")),
-            answer = self.attempts(model, &request, &mut sink) => answer,
+            answer = self.attempts(model, &request, &mut sink, meter) => answer,
         }?;
         let duration = started.elapsed();
         Ok(reply(model, answer, sink.first_piece().unwrap_or(duration), duration))
@@ -101,14 +117,14 @@ impl Gateway {
         model: &ModelConfig,
         request: &ModelRequest,
         sink: &mut Sink<'_>,
+        meter: Option<&dyn Meter>,
     ) -> Result<Answer, ModelError> {
         let mut made = 0_u32;
         loop {
             made = made.saturating_add(1);
-            let error = match tokio::time::timeout(model.timeout, self.attempt(model, request, sink)).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => error,
-                Err(_) => timed_out(model),
+            let error = match self.metered(model, request, sink, meter).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
             };
             let wait = retry::delay(&error, made, model.retries, rand::random());
             let Some(wait) = wait.filter(|_| !sink.delivered()) else {
@@ -125,6 +141,36 @@ impl Gateway {
             tokio::time::sleep(wait).await;
             sink.restart();
         }
+    }
+
+    /// An attempt within its budgets, if there are any.
+    async fn metered(
+        &self,
+        model: &ModelConfig,
+        request: &ModelRequest,
+        sink: &mut Sink<'_>,
+        meter: Option<&dyn Meter>,
+    ) -> Result<Answer, ModelError> {
+        let Some(meter) = meter else { return self.timed(model, request, sink).await };
+        let output_tokens = meter.reserve(&Bound::of(model, request)).await?;
+        let model = budget::capped(model, output_tokens);
+        let answer = self.timed(&model, request, sink).await;
+        if let Err(error) = &answer
+            && budget::is_unspent(error, sink)
+        {
+            meter.release().await;
+        }
+        answer
+    }
+
+    async fn timed(
+        &self,
+        model: &ModelConfig,
+        request: &ModelRequest,
+        sink: &mut Sink<'_>,
+    ) -> Result<Answer, ModelError> {
+        let asked = tokio::time::timeout(model.timeout, self.attempt(model, request, sink)).await;
+        asked.unwrap_or_else(|_| Err(timed_out(model)))
     }
 
     async fn attempt(

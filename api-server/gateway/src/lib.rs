@@ -4,6 +4,7 @@
 //! calls (usage, cost, times). It takes resolved Models and neutral requests; it must not know a Kubernetes type, the
 //! database, or an engine: what an engine sends reaches a provider only after it was parsed and written anew.
 
+mod budget;
 mod config;
 mod credentials;
 mod egress;
@@ -17,8 +18,9 @@ mod retry;
 pub mod scripted;
 mod upstream;
 
+pub use budget::{Bound, Meter};
 pub use cadre_protocol::feed::CredentialState;
-pub use config::{Api, AuthConfig, ModelConfig, Parameters, Provider};
+pub use config::{Api, AuthConfig, Budget, ModelConfig, Parameters, Provider, Window};
 pub use credentials::{Credential, CredentialError, Credentials};
 pub use egress::{BuildError, EgressPolicy, Lookup};
 pub use gateway::Gateway;

@@ -87,11 +87,12 @@ pub(crate) struct Sink<'a> {
     started: Instant,
     first_piece: Option<Duration>,
     delivered: bool,
+    begun: bool,
 }
 
 impl<'a> Sink<'a> {
     pub(crate) fn new(deltas: &'a mut (dyn FnMut(ModelDelta) + Send), started: Instant) -> Self {
-        Self { deltas, started, first_piece: None, delivered: false }
+        Self { deltas, started, first_piece: None, delivered: false, begun: false }
     }
 
     /// A piece of the answer has arrived that nobody is shown, such as a part of a tool call.
@@ -120,9 +121,20 @@ impl<'a> Sink<'a> {
         self.delivered
     }
 
+    /// The provider has taken the request: from now on it costs something.
+    pub(crate) fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Whether the attempt may have cost something.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun || self.first_piece.is_some()
+    }
+
     /// Forgets the pieces of an attempt that failed.
     pub(crate) fn restart(&mut self) {
         self.first_piece = None;
+        self.begun = false;
     }
 
     /// Time from the request to the first piece.

@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use cadre_protocol::model::Usage;
+use cadre_protocol::money;
 
-const DECIMALS: usize = 9;
 const TOKENS_PER_UNIT: u128 = 1_000_000;
 
 /// A price in billionths of a US dollar per million tokens, read from a decimal string of US dollars.
@@ -20,14 +20,7 @@ impl FromStr for Price {
     type Err = PriceError;
 
     fn from_str(text: &str) -> Result<Self, PriceError> {
-        let bad = || PriceError(text.chars().take(40).collect());
-        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-        let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-        let complete = !whole.is_empty() && (!fraction.is_empty() || !text.contains('.'));
-        if !complete || !digits(whole) || !digits(fraction) || fraction.len() > DECIMALS {
-            return Err(bad());
-        }
-        format!("{whole}{fraction:0<DECIMALS$}").parse().map(Self).map_err(|_| bad())
+        money::nano_usd(text).map(Self).ok_or_else(|| PriceError(text.chars().take(40).collect()))
     }
 }
 
@@ -61,6 +54,14 @@ impl Pricing {
             cache_read: cache_read.map(str::parse).transpose()?,
             cache_write: cache_write.map(str::parse).transpose()?,
         })
+    }
+
+    /// The most that a prompt token and an answer token may cost, whatever the provider's cache does; billionths of a US
+    /// dollar per million.
+    #[must_use]
+    pub fn dearest(&self) -> (u64, u64) {
+        let inputs = [Some(self.input), self.cache_read, self.cache_write];
+        (inputs.into_iter().flatten().map(|price| price.0).max().unwrap_or_default(), self.output.0)
     }
 
     /// Cost in billionths of a US dollar, rounded once, half up. Cached tokens are a part of the input tokens.

@@ -42,6 +42,7 @@ async fn exchange(
     let response = egress.send(outgoing).await.map_err(unreachable)?;
     let status = response.status();
     if status.is_success() {
+        sink.begin();
         return models::read(response, model, sink).await;
     }
     let wait = retry_after(response.headers());

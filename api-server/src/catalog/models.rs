@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use cadre_crds::model::{ModelApi, ModelSpec, Provider as SpecProvider};
-use cadre_gateway::{Api, AuthConfig, ModelConfig, Parameters, Pricing, Provider};
+use cadre_crds::model::{BudgetWindow, ModelApi, ModelBudget, ModelSpec, Provider as SpecProvider};
+use cadre_gateway::{Api, AuthConfig, Budget, ModelConfig, Parameters, Pricing, Provider, Window};
+use cadre_protocol::money;
 use url::Url;
 
 /// Resolves a Model.
@@ -30,6 +31,7 @@ pub fn model_config(namespace: &str, name: &str, generation: i64, spec: &ModelSp
         }
         None => None,
     };
+    let budget = spec.budget.as_ref().map(budget).transpose()?;
     Ok(ModelConfig {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -53,10 +55,22 @@ pub fn model_config(namespace: &str, name: &str, generation: i64, spec: &ModelSp
             extra: parameters.extra,
         },
         pricing,
+        budget,
         timeout: Duration::from_secs(u64::from(spec.timeout_seconds)),
         retries: spec.retries,
         script: spec.script.clone(),
     })
+}
+
+fn budget(budget: &ModelBudget) -> Result<Budget, String> {
+    let nano_usd = money::nano_usd(&budget.usd);
+    let nano_usd = nano_usd.ok_or_else(|| "spec.budget.usd is no amount of US dollars, such as \"2.50\"".to_owned())?;
+    let window = match budget.window {
+        BudgetWindow::Hour => Window::Hour,
+        BudgetWindow::Day => Window::Day,
+        BudgetWindow::Month => Window::Month,
+    };
+    Ok(Budget { nano_usd, window })
 }
 
 fn api(api: ModelApi) -> Api {

@@ -41,6 +41,10 @@ pub fn model(spec: &ModelSpec) -> Vec<&'static str> {
             spec.headers.iter().any(|header| SECRET_HEADERS.contains(&header.name.to_ascii_lowercase().as_str())),
             "a header here is readable by everyone who can read this Model: put credentials into auth.secretRef",
         ),
+        (
+            spec.budget.is_some() && spec.pricing.is_none(),
+            "budget needs pricing: without prices nobody knows what a call costs",
+        ),
     ];
     broken(rules)
 }

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod append;
 pub mod board;
 pub mod boundary;
+pub mod budget;
 pub mod cancel;
 pub mod continuing;
 pub mod departure;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cadre_gateway::Meter;
 use cadre_protocol::agent::Builtin;
 use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
 use cadre_protocol::model::{ModelError, ModelErrorCategory, ModelReply, ModelRequest};
@@ -17,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::WorkerPort;
 use super::deltas::Deltas;
+use super::meter::CallMeter;
 use crate::domain::{RunScope, Writer};
 
 /// Most calls that a worker may have open.
@@ -136,7 +138,9 @@ impl Calls {
             let deltas = deltas.clone();
             move |delta| deltas.push(delta)
         };
-        let asked = self.port.gateway.call(&model, request, &mut push, token);
+        let meter = CallMeter::of(service, scope, &model);
+        let within = meter.as_ref().map(|meter| meter as &dyn Meter);
+        let asked = self.port.gateway.call_within(&model, request, &mut push, token, within);
         let reply = self.forward(call, &deltas, asked).await?;
         service.metrics().model_reply(&reply);
         let row = ModelCallRow {
@@ -146,10 +150,11 @@ impl Calls {
             at_ms: service.now_ms(),
         };
         // The worker may act on a reply only once its cost is on record.
-        service
-            .record_model_call(row)
-            .await
-            .map_err(|_| model_error(ModelErrorCategory::Network, "the model's reply could not be recorded"))?;
+        let recorded = match meter.and_then(|meter| meter.take()) {
+            Some(held) => service.settle(held, row).await,
+            None => service.record_model_call(row).await,
+        };
+        recorded.map_err(|_| model_error(ModelErrorCategory::Network, "the model's reply could not be recorded"))?;
         Ok(reply)
     }
 

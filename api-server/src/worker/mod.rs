@@ -8,6 +8,7 @@ pub mod binding;
 pub mod calls;
 pub mod deltas;
 pub mod link;
+mod meter;
 pub mod rate;
 
 use std::sync::Arc;

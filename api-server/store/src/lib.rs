@@ -10,6 +10,7 @@
 //! databases.
 
 pub mod branches;
+pub mod budgets;
 mod db;
 mod engine;
 pub mod error;

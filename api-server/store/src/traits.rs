@@ -6,6 +6,7 @@ use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::Batch;
 
 use crate::branches::Branches;
+use crate::budgets::Budgets;
 use crate::error::StoreError;
 use crate::rows::jobs::{JobFilter, JobRow};
 use crate::rows::sessions::{NewSession, SessionEdit, SessionFilter};
@@ -243,10 +244,10 @@ pub trait Changes: Send + Sync {
 
 /// All of it.
 pub trait Store:
-    Runs + Branches + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema
+    Runs + Branches + Budgets + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema
 {
 }
-impl<T: Runs + Branches + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema> Store
-    for T
+impl<T: Runs + Branches + Budgets + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema>
+    Store for T
 {
 }

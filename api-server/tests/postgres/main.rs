@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, helpers included"
 )]
 
+mod budgets;
 #[path = "../../store/tests/server/process.rs"]
 mod process;
 mod replicas;
@@ -14,6 +15,9 @@ mod shares;
 #[path = "../worker_port/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the worker port")]
 mod support;
+#[path = "../worker_port/upstream.rs"]
+#[expect(dead_code, reason = "shared with the tests of the worker port")]
+mod upstream;
 
 use std::sync::Arc;
 

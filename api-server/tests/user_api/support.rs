@@ -235,6 +235,8 @@ fn resolved(namespace: &str, api_id: &str, name: &str) -> Resolved {
         timeout_seconds: None,
         max_queue_depth: None,
         max_concurrent_sessions: None,
+        max_tokens: None,
+        max_cost_nano_usd: None,
         on_unknown_outcome: Default::default(),
         on_workspace_loss: Default::default(),
         warm_seconds: 60,

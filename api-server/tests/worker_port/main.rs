@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, helpers included"
 )]
 
+mod budgets;
 mod calls;
 mod cancel;
 mod continuing;
@@ -19,3 +20,4 @@ mod seen;
 mod shares;
 mod support;
 mod traces;
+mod upstream;

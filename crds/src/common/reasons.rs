@@ -17,6 +17,8 @@ pub enum Reason {
     ModelNotReady,
     /// A referenced Agent does not exist.
     AgentNotFound,
+    /// The Agent has a budget, and the Model no prices.
+    PriceUnknown,
     /// The Model needs no credential.
     CredentialNotRequired,
     /// The credential can be used.
@@ -72,6 +74,7 @@ impl Reason {
             Self::ModelNotFound => "ModelNotFound",
             Self::ModelNotReady => "ModelNotReady",
             Self::AgentNotFound => "AgentNotFound",
+            Self::PriceUnknown => "PriceUnknown",
             Self::CredentialNotRequired => "CredentialNotRequired",
             Self::CredentialPresent => "CredentialPresent",
             Self::CredentialMissing => "CredentialMissing",

@@ -48,6 +48,8 @@ fn agents() -> Vec<Case> {
         ),
         agent("http without hosts", "tools: [{type: Builtin, builtin: {name: Http}}]", "name Http needs http.hosts"),
         agent("a negative limit", "retries: -1", "spec.retries"),
+        agent("a budget that is no amount", "limits: {maxBudgetUsd: '$5'}", "spec.limits.maxBudgetUsd"),
+        agent("no tokens at all", "limits: {maxTokens: 0}", "spec.limits.maxTokens"),
         agent(
             "a megabyte of instructions",
             &format!("instructions: {}", "x".repeat(1 << 20)),
@@ -66,6 +68,18 @@ fn agents() -> Vec<Case> {
 fn models() -> Vec<Case> {
     vec![
         case("an unknown provider", "Model", "provider: Acme\nmodel: x", "supported values: \"Anthropic\""),
+        case(
+            "a budget without prices",
+            "Model",
+            "provider: OpenAI\nmodel: x\nbudget: {usd: '5', window: Day}",
+            "budget needs pricing",
+        ),
+        case(
+            "a budget of nobody knows when",
+            "Model",
+            "provider: OpenAI\nmodel: x\npricing: {input: '1', output: '2'}\nbudget: {usd: '5', window: Week}",
+            "supported values: \"Hour\", \"Day\", \"Month\"",
+        ),
         case("no model id", "Model", "provider: OpenAI", "spec.model: Required value"),
         case("a compatible provider without address", "Model", "provider: OpenAICompatible\nmodel: x", "needs baseUrl"),
         case(

@@ -39,6 +39,15 @@ async fn a_permanent_failure_is_not_retried() {
 }
 
 #[tokio::test]
+async fn a_budget_that_is_used_up_ends_the_run_for_good() {
+    let mut eager = assignment("hi");
+    eager.agent.retry.retries = 3;
+    let (_, world) = run(World::with([failed(ModelErrorCategory::Budget)]), eager).await;
+    assert_eq!(world.event_names(), ["RunStarted", "ModelRequestStarted", "RunError"]);
+    assert_eq!(error_type(&world), "budget_exceeded");
+}
+
+#[tokio::test]
 async fn a_passing_failure_is_retried() {
     let mut eager = assignment("hi");
     eager.agent.retry = RetryPolicy { retries: 2, delay_seconds: 0, exponential: true };

@@ -121,6 +121,23 @@ create table model_calls (
 ) without rowid;
 create index model_calls_at on model_calls (at_ms);
 
+create table call_reserves (
+    run_id   text   not null,
+    call_id  text   not null,
+    tokens   bigint not null,
+    nano_usd bigint not null,
+    primary key (run_id, call_id)
+);
+
+create table model_spend (
+    namespace text   not null,
+    model     text   not null,
+    window_ms bigint not null,
+    nano_usd  bigint not null,
+    primary key (namespace, model, window_ms)
+);
+create index model_spend_window on model_spend (window_ms);
+
 create table revisions (
     revision      text   not null primary key,
     kind          text   not null,

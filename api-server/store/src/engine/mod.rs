@@ -7,6 +7,7 @@ pub mod job;
 pub mod readers;
 pub mod store;
 mod store_branches;
+mod store_budgets;
 mod store_jobs;
 mod store_journal;
 mod store_runs;

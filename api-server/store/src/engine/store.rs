@@ -120,10 +120,12 @@ impl<D: Driver> SqlStore<D> {
 
 /// FNV-1a, so that all replicas agree.
 pub(crate) fn order(session_id: &SessionId) -> u64 {
-    session_id
-        .as_str()
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    order_of_text(session_id.as_str())
+}
+
+/// The same of what belongs to no session.
+pub(crate) fn order_of_text(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn now_ms() -> u64 {

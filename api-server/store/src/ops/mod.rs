@@ -7,6 +7,7 @@ pub mod accept;
 pub mod allowances;
 pub mod append;
 pub mod blobs;
+pub mod budgets;
 pub mod cancel;
 pub mod columns;
 pub mod depth;

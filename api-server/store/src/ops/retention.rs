@@ -19,12 +19,17 @@ const IS_OLD: &str = "select 1 from runs where run_id = ?1 and finished_at_ms < 
 const EMPTY_SESSIONS: &str = "select s.session_id from sessions s where s.created_at_ms < ?1 and s.updated_at_ms < ?1 \
      and not exists (select 1 from runs r where r.session_id = s.session_id) order by s.created_at_ms limit ?2";
 
+/// The longest period of a budget is a month.
+const FORGET_SPEND: &str = "delete from model_spend where window_ms < ?1";
+const SPEND_KEPT_MS: u64 = 40 * 24 * 3_600_000;
+
 /// Removes a run's rows.
-const DELETE: [&str; 6] = [
+const DELETE: [&str; 7] = [
     "delete from events where run_id = ?1",
     "delete from messages where run_id = ?1",
     "delete from tool_calls where run_id = ?1",
     "delete from model_calls where run_id = ?1",
+    "delete from call_reserves where run_id = ?1",
     "delete from idempotency_keys where session_id = ?2 and run_id = ?1",
     "delete from runs where run_id = ?1",
 ];
@@ -43,6 +48,7 @@ pub fn expire(db: &mut dyn Db, expiry: &Expiry) -> Result<u64, DbError> {
         db.write(FORGET_INTENT, vals![&run_id, &principal])?;
         gone += 1;
     }
+    db.write(FORGET_SPEND, vals![now_ms.saturating_sub(SPEND_KEPT_MS)])?;
     Ok(gone)
 }
 

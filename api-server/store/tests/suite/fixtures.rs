@@ -49,6 +49,8 @@ pub fn agent(name: &str) -> AgentSnapshot {
         timeout_seconds: None,
         max_queue_depth: None,
         max_concurrent_sessions: None,
+        max_tokens: None,
+        max_cost_nano_usd: None,
         on_unknown_outcome: cadre_protocol::agent::OnUnknownOutcome::Report,
         on_workspace_loss: cadre_protocol::agent::OnWorkspaceLoss::Report,
         warm_seconds: 60,

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod branches;
+pub mod budgets;
 pub mod crash;
 pub mod fixtures;
 pub mod intents;
@@ -78,6 +79,10 @@ macro_rules! conformance {
                 a_claim_takes_a_slot_or_waits,
                 all_agents_share_the_servers_slots,
                 many_who_give_slots_give_no_more_than_there_are;
+            budgets:
+                a_runs_calls_stay_within_its_budget,
+                a_models_budget_begins_anew_with_its_period,
+                calls_at_the_same_time_pass_no_budget;
             shares:
                 a_namespaces_queue_is_full_and_anothers_is_not,
                 a_slot_goes_to_the_namespace_that_has_the_fewest,

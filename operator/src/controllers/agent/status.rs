@@ -43,6 +43,9 @@ pub fn observe(old: &AgentStatus, view: &View<'_>, generation: i64, now: &Time) 
         Err(problem @ Unresolved::Suspended) => {
             conditions.verdict(Verdict::Resting, Reason::Suspended, &problem.message())
         }
+        Err(problem @ Unresolved::PriceUnknown(_)) => {
+            conditions.verdict(Verdict::Waiting(Truth::False), Reason::PriceUnknown, &problem.message())
+        }
         Err(Unresolved::ModelNotFound(_)) => conditions.verdict(Verdict::Waiting(Truth::False), reason, &message),
         Ok(_) if resolved == Truth::True => conditions.verdict(Verdict::Ready, Reason::Ready, "the agent can run"),
         Ok(_) => conditions.verdict(Verdict::Waiting(resolved), reason, &message),
@@ -143,6 +146,7 @@ mod tests {
             (json!({}), Some(model("True", 1)), "Unknown", "ModelNotReady", "True", ""),
             (json!({}), Some(model("True", 2)), "True", "Ready", "", ""),
             (json!({"suspend": true}), Some(model("True", 2)), "False", "Suspended", "", ""),
+            (json!({"limits": {"maxBudgetUsd": "1"}}), Some(model("True", 2)), "False", "PriceUnknown", "True", ""),
             (twice, Some(model("True", 2)), "False", "InvalidSpec", "", "True"),
         ] {
             let spec = agent(more);
