@@ -129,6 +129,7 @@ impl Service {
             session_state: submit.session_state,
             origin: submit.origin,
             idempotency: submit.idempotency,
+            trace_parent: submit.trace_parent.filter(|_| self.0.traces.wanted()).map(|parent| parent.text()),
             max_queue_depth: self.0.limits.max_queue_depth,
             refuse_if_busy: submit.refuse_if_busy,
             max_running: self.0.limits.max_running,

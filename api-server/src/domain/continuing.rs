@@ -6,11 +6,13 @@ use std::time::Instant;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::message::{Message, Role};
 use cadre_protocol::run::{RunInput, RunStatus};
-use cadre_store::branches::{Fork, ResumeOutcome, Resumption};
-use cadre_store::rows::{NewRun, Origin, Principal, RunDetail, RunRow};
+use cadre_store::branches::{Fork, KeyOf, ResumeOutcome, Resumption};
+use cadre_store::rows::{IdempotencyKey, NewRun, Origin, Principal, RunDetail, RunRow};
 
 use super::boundary::{self, ContinueFrom};
+use super::keyed::key_of;
 use super::{DomainError, Service, Submit, Submitted};
+use crate::telemetry::TraceParent;
 
 /// Looks at a run that keeps changing.
 const LOOKS: usize = 3;
@@ -34,6 +36,10 @@ pub struct Continue {
     pub has_tools: bool,
     /// The user that the caller names; the old run's when absent.
     pub user_id: Option<String>,
+    /// Idempotency key.
+    pub idempotency: Option<IdempotencyKey>,
+    /// The caller's span, for a new run.
+    pub trace_parent: Option<TraceParent>,
 }
 
 /// What becomes of it.
@@ -82,8 +88,12 @@ impl Service {
     ) -> Result<Continued, DomainError> {
         for _ in 0..LOOKS {
             let detail = self.detail(run_id, principal).await?;
+            let key = key_of(&detail.run, &wish);
+            if let Some(continued) = self.keyed(key.clone()).await? {
+                return Ok(continued);
+            }
             let done = match plan(&detail.run, &detail.messages, &wish)? {
-                Plan::Resume { input } => self.resume_run(&detail, input, None).await?,
+                Plan::Resume { input } => self.resume_run(&detail, input, None, key).await?,
                 Plan::Fork { keep, input, regenerate } => {
                     let fork = Fork {
                         source: run_id.clone(),
@@ -92,7 +102,7 @@ impl Service {
                         input: input.as_deref().map(|text| self.said(text)),
                         regenerate,
                     };
-                    self.fork_run(detail.run, input, fork, wish.user_id.clone()).await?
+                    self.fork_run(detail.run, input, fork, &wish).await?
                 }
             };
             if let Some(continued) = done {
@@ -113,8 +123,15 @@ impl Service {
         detail: &RunDetail,
         input: Option<String>,
         retries: Option<u32>,
+        key: Option<KeyOf>,
     ) -> Result<Option<Continued>, DomainError> {
         let run = &detail.run;
+        // Before its first step there is no conversation that something could be added to.
+        let has_begun = detail.messages.iter().any(|message| message.role == Role::User);
+        let (input, question) = match input {
+            Some(more) if !has_begun => (None, Some(extended(&run.input, &more))),
+            input => (input, None),
+        };
         let wanted = Submit { retries, ..Submit::text(run.component.clone(), run.principal.clone(), "") };
         let (agent, revision) = self.resolve(&wanted).await?;
         let is_limited = self.is_limited(&agent);
@@ -122,6 +139,8 @@ impl Service {
             run_id: run.run_id.clone(),
             of: detail.messages.len() as u64,
             input: input.map(|text| self.said(&text)),
+            question,
+            key,
             agent,
             revision,
             max_queue_depth: self.0.limits.max_queue_depth,
@@ -139,6 +158,8 @@ impl Service {
                 let after = run.next_index.checked_sub(1);
                 Ok(Some(Continued { submitted: Submitted { run: *run, replayed: false, waiting_on }, after }))
             }
+            ResumeOutcome::Replayed(run) => self.replayed(*run).await.map(Some),
+            ResumeOutcome::IdempotencyConflict => Err(DomainError::IdempotencyConflict),
             ResumeOutcome::Changed => Ok(None),
             ResumeOutcome::QueueFull => Err(DomainError::QueueFull),
             ResumeOutcome::NamespaceFull => Err(DomainError::NamespaceQueueFull(run.component.namespace.clone())),
@@ -151,9 +172,9 @@ impl Service {
         source: RunRow,
         input: Option<String>,
         fork: Fork,
-        user_id: Option<String>,
+        wish: &Continue,
     ) -> Result<Option<Continued>, DomainError> {
-        let new = self.successor(source, input.filter(|_| fork.regenerate.is_none()), user_id).await?;
+        let new = self.successor(source, input.filter(|_| fork.regenerate.is_none()), wish).await?;
         let (run_id, began, is_limited) = (new.run_id.clone(), Instant::now(), self.is_limited(&new.agent));
         let Some(outcome) = self.0.store.fork(new, fork).await? else { return Ok(None) };
         let submitted = self.accepted(&run_id, outcome, None, is_limited).await?;
@@ -163,16 +184,13 @@ impl Service {
 
     /// A run of the same session, for the same owner, with the agent as it is now. It is asked what is added, or the same
     /// as the old one; files stay where they are.
-    async fn successor(
-        &self,
-        source: RunRow,
-        input: Option<String>,
-        user_id: Option<String>,
-    ) -> Result<NewRun, DomainError> {
+    async fn successor(&self, source: RunRow, input: Option<String>, wish: &Continue) -> Result<NewRun, DomainError> {
         let RunRow { session_id, component, principal, timeout_seconds, metadata, .. } = source;
         let RunInput { text, files, dependencies, output_schema } = source.input;
         let submit = Submit {
-            user_id: user_id.or(source.user_id),
+            user_id: wish.user_id.clone().or(source.user_id),
+            idempotency: wish.idempotency.clone(),
+            trace_parent: wish.trace_parent,
             metadata,
             dependencies,
             output_schema,
@@ -182,6 +200,11 @@ impl Service {
         let agent = self.resolve(&submit).await?;
         Ok(self.new_run(submit, agent, session_id, files))
     }
+}
+
+/// A question with more after it.
+fn extended(input: &RunInput, more: &str) -> RunInput {
+    RunInput { text: format!("{}\n\n{more}", input.text), ..input.clone() }
 }
 
 /// What a wish means for a run that stands so.
@@ -208,11 +231,6 @@ fn plan(run: &RunRow, messages: &[Message], wish: &Continue) -> Result<Plan, Dom
     // What a Run object has become was told; whoever looks at the object acts on it.
     let is_own = matches!(run.origin, Origin::RunObject { .. });
     if run.status == RunStatus::Error && keep == messages.len() && !fork && !is_own {
-        let has_begun = messages.iter().any(|message| message.role == Role::User);
-        if input.is_some() && !has_begun {
-            let why = "it failed before its first step, so nothing can be added; continue it without input";
-            return Err(not_continuable(&run.run_id, why));
-        }
         return Ok(Plan::Resume { input });
     }
     Ok(Plan::Fork { keep, input, regenerate: None })

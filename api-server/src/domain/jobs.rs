@@ -87,7 +87,7 @@ impl Service {
             Verdict::JustFailed => return Err(DomainError::JustFailed(run_id.to_string(), JUST_FAILED.as_secs())),
             Verdict::Refuse => return Err(DomainError::NotRequeueable(run_id.to_string())),
         }
-        match self.resume_run(&detail, None, Some(0)).await? {
+        match self.resume_run(&detail, None, Some(0), None).await? {
             Some(_) => self.job(run_id).await,
             None => Err(DomainError::NotRequeueable(run_id.to_string())),
         }

@@ -18,6 +18,7 @@ pub mod hub;
 pub mod intents;
 pub mod isolation;
 pub mod jobs;
+pub mod keyed;
 pub mod lease;
 pub mod metrics_daily;
 pub mod place;

@@ -5,6 +5,8 @@ use cadre_protocol::ids::{ComponentRef, RunId, SessionId};
 use cadre_store::rows::{IdempotencyKey, Origin, Principal, RunRow};
 use serde_json::{Map, Value};
 
+use crate::telemetry::TraceParent;
+
 /// A file with its bytes.
 #[derive(Debug, Clone)]
 pub struct NewFile {
@@ -49,6 +51,8 @@ pub struct Submit {
     pub origin: Origin,
     /// Idempotency key.
     pub idempotency: Option<IdempotencyKey>,
+    /// The caller's span.
+    pub trace_parent: Option<TraceParent>,
     /// Whether to refuse rather than to wait behind a run in flight.
     pub refuse_if_busy: bool,
 }
@@ -73,6 +77,7 @@ impl Submit {
             retries: None,
             origin: Origin::Http,
             idempotency: None,
+            trace_parent: None,
             refuse_if_busy: false,
         }
     }

@@ -3,7 +3,7 @@
 use cadre_protocol::ids::RunId;
 
 use super::{DomainError, Service};
-use crate::telemetry::EndedRun;
+use crate::telemetry::{EndedRun, TraceParent};
 
 impl Service {
     /// Hands the trace of an ended run to the collector, in the background and only if one is configured.
@@ -24,6 +24,8 @@ impl Service {
     async fn ended_run(&self, run_id: &RunId) -> Result<Option<EndedRun>, DomainError> {
         let Some(detail) = self.0.store.detail(run_id).await? else { return Ok(None) };
         let model_calls = self.0.store.model_calls(run_id).await?;
-        Ok(Some(EndedRun { detail, model_calls }))
+        let parent = self.0.store.trace_parent(run_id).await?;
+        let parent = parent.as_deref().and_then(TraceParent::parse);
+        Ok(Some(EndedRun { detail, model_calls, parent }))
     }
 }

@@ -1,6 +1,9 @@
 //! Sessions.
 
+use std::collections::HashSet;
+
 use cadre_protocol::ids::ComponentKind;
+use cadre_protocol::message::Message;
 use cadre_store::rows::{RunDetail, SessionRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -116,8 +119,16 @@ pub fn detail(session: SessionRow, runs: Vec<RunDetail>, default_namespace: &str
         agent_data,
         total_tokens: metrics.total_tokens,
         metrics,
-        chat_history: runs.into_iter().flat_map(|detail| message::messages(detail.messages)).collect(),
+        chat_history: chat_history(runs),
     }
+}
+
+/// Messages of all runs. What a run has kept of another one is there once, where it was said first.
+fn chat_history(runs: Vec<RunDetail>) -> Vec<MessageOutput> {
+    let mut seen = HashSet::new();
+    let mut messages: Vec<Message> = runs.into_iter().flat_map(|detail| detail.messages).collect();
+    messages.retain(|message| seen.insert(message.id.clone()));
+    message::messages(messages)
 }
 
 fn agent_data(agent: &cadre_protocol::agent::AgentSnapshot) -> AgentData {

@@ -1,11 +1,13 @@
 //! Traces of runs, sent by OTLP when an endpoint is configured.
 //!
 //! A run's trace is made from the record when the run ends, by the replica that sees the end: it is whole however many
-//! workers and replicas the run has had. Ids derive from the run's, so that everybody would make the same ones. Spans
+//! workers and replicas the run has had. Ids derive from the run's, so that everybody would make the same ones; a caller's
+//! `traceparent` gives the trace and the parent, and an unsampled one makes no trace. Spans
 //! carry ids, names, counts and categories, never content (security rule 22). Traces may be lost with a process or when
 //! the collector falls behind; runs never wait for them.
 
 mod export;
+mod parent;
 mod spans;
 
 use cadre_store::rows::{ModelCallFact, RunDetail};
@@ -14,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use export::InvalidEndpoint;
+pub use parent::TraceParent;
 
 /// Runs that may wait for the collector.
 const WAITING_RUNS: usize = 4096;
@@ -25,6 +28,8 @@ pub struct EndedRun {
     pub detail: RunDetail,
     /// Its model calls.
     pub model_calls: Vec<ModelCallFact>,
+    /// The caller's span.
+    pub parent: Option<TraceParent>,
 }
 
 /// Where traces go. Clones share it; the default goes nowhere.

@@ -18,7 +18,11 @@ use super::EndedRun;
 /// All spans of a run: the run, its wait in the queue, its model calls and its tools.
 pub fn of_run(ended: &EndedRun) -> Vec<SpanData> {
     let run = &ended.detail.run;
-    let trace = Trace { id: trace_id(run.run_id.as_str()), root: span_id(run.run_id.as_str(), "run") };
+    if ended.parent.is_some_and(|parent| !parent.sampled) {
+        return Vec::new();
+    }
+    let id = ended.parent.map_or_else(|| trace_id(run.run_id.as_str()), |parent| parent.trace_id);
+    let trace = Trace { id, root: span_id(run.run_id.as_str(), "run") };
     let mut spans = vec![trace.run(ended)];
     spans.extend(trace.queue(run));
     spans.extend(ended.model_calls.iter().map(|call| trace.model_call(run, call)));
@@ -57,7 +61,8 @@ impl Trace {
         let name = format!("invoke_agent {}", run.component.name);
         let times = (run.created_at_ms, end);
         SpanData {
-            parent_span_id: SpanId::INVALID,
+            parent_span_id: ended.parent.map_or(SpanId::INVALID, |parent| parent.span_id),
+            parent_span_is_remote: ended.parent.is_some(),
             ..self.span(self.root, name, SpanKind::Server, times, attributes, status)
         }
     }

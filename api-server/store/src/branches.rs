@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use cadre_protocol::agent::AgentSnapshot;
-use cadre_protocol::ids::{Revision, RunId, SessionId};
+use cadre_protocol::ids::{ComponentRef, Revision, RunId, SessionId};
 use cadre_protocol::message::Message;
+use cadre_protocol::run::RunInput;
 
 use crate::error::StoreError;
-use crate::rows::{AcceptOutcome, NewRun, RunRow};
+use crate::rows::{AcceptOutcome, IdempotencyKey, NewRun, Principal, RunRow};
 use crate::shares::Shares;
 
 /// How a new run begins with a part of one that has ended.
@@ -35,6 +36,10 @@ pub struct Resumption {
     pub of: u64,
     /// What the user adds.
     pub input: Option<Message>,
+    /// What is asked instead, of a run that failed before its first step.
+    pub question: Option<RunInput>,
+    /// The key of whoever asks for it.
+    pub key: Option<KeyOf>,
     /// The snapshot that it goes on with.
     pub agent: Arc<AgentSnapshot>,
     /// Its content address.
@@ -47,6 +52,28 @@ pub struct Resumption {
     pub at_ms: u64,
 }
 
+/// An idempotency key of the HTTP API, and whose it is.
+#[derive(Debug, Clone)]
+pub struct KeyOf {
+    /// The key.
+    pub key: IdempotencyKey,
+    /// Owner of the run.
+    pub principal: Principal,
+    /// The user that the caller names.
+    pub user_id: Option<String>,
+    /// Component.
+    pub component: ComponentRef,
+}
+
+/// What a key names.
+#[derive(Debug, Clone)]
+pub enum Keyed {
+    /// A run of the same request.
+    Run(Box<RunRow>),
+    /// Another request.
+    Conflict,
+}
+
 /// What came of a resumption.
 #[derive(Debug, Clone)]
 pub enum ResumeOutcome {
@@ -57,6 +84,10 @@ pub enum ResumeOutcome {
         /// The run before it.
         waiting_on: Option<RunId>,
     },
+    /// The idempotency key names this run.
+    Replayed(Box<RunRow>),
+    /// The idempotency key was used for another component or body.
+    IdempotencyConflict,
     /// It is not as it was when that was decided.
     Changed,
     /// Too many runs wait.
@@ -111,6 +142,9 @@ pub trait Branches: Send + Sync {
     /// Accepts a run whose conversation begins with messages of another one. It never starts in the same commit. None
     /// when the source has not ended, or is not as it was when the fork was decided.
     async fn fork(&self, run: NewRun, fork: Fork) -> Result<Option<AcceptOutcome>, StoreError>;
+
+    /// What an idempotency key names, if it was used.
+    async fn keyed(&self, of: KeyOf) -> Result<Option<Keyed>, StoreError>;
 
     /// Puts a run that ended with ERROR into its session's line again.
     async fn resume(&self, resumption: Resumption) -> Result<ResumeOutcome, StoreError>;

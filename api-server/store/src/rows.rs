@@ -71,6 +71,8 @@ pub struct NewRun {
     pub origin: Origin,
     /// Idempotency key.
     pub idempotency: Option<IdempotencyKey>,
+    /// The caller's span, as a W3C `traceparent`.
+    pub trace_parent: Option<String>,
     /// Seconds that it may take from its start; none means no limit.
     pub timeout_seconds: Option<u32>,
     /// Most waiting runs over all agents before acceptance is refused; 0 means no limit.

@@ -87,6 +87,9 @@ pub trait Runs: Send + Sync {
     /// The run with its messages and tool calls.
     async fn detail(&self, run_id: &RunId) -> Result<Option<RunDetail>, StoreError>;
 
+    /// The span that the run's caller named.
+    async fn trace_parent(&self, run_id: &RunId) -> Result<Option<String>, StoreError>;
+
     /// The run's model calls, oldest first.
     async fn model_calls(&self, run_id: &RunId) -> Result<Vec<ModelCallFact>, StoreError>;
 

@@ -1,9 +1,12 @@
 //! Going on from runs: the same run after an error, a new one after an answer; checkpoints; copies of sessions.
 
+use cadre_protocol::run::{RunEnd, RunFailure};
+use cadre_store::rows::ServerEnd;
+use cadre_store::traits::Runs as _;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{ADA_KEY, BOB_KEY, FORM, World, frames, names, request, world};
+use crate::support::{ADA_KEY, ADMIN_KEY, Answer, BOB_KEY, FORM, World, frames, names, request, world};
 
 const RUNS: &str = "/agents/helper/runs";
 
@@ -287,4 +290,85 @@ async fn nobody_goes_on_from_what_is_somebody_elses() {
         assert_eq!(send(method.clone(), path, BOB_KEY).await, 404, "bob: {path}");
         assert_eq!(send(method, path, ADA_KEY).await, 200, "ada: {path}");
     }
+}
+
+/// Sends a form with an idempotency key.
+async fn keyed(world: &World, path: &str, key: &str, form: &str) -> Answer {
+    let mut request = request(Method::POST, path, ADMIN_KEY, FORM, form);
+    request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+    world.send(request).await
+}
+
+#[tokio::test]
+async fn a_key_goes_on_from_a_run_once() {
+    let world = world().await;
+    let first = made(&world, "hello").await;
+    let form = "session_id=s&stream=false&input=more";
+    let forked = keyed(&world, &path(&first, "/continue"), "k1", form).await;
+    let again =
+        keyed(&world, &path(&first, "/continue"), "k1", "session_id=s&background=true&stream=false&input=more").await;
+    assert_eq!((again.status.as_u16(), &again.json()["status"]), (202, &json!("COMPLETED")), "{}", again.text);
+    assert_eq!(again.json()["run_id"], forked.json()["run_id"], "the same, however it is answered");
+    let other = keyed(&world, &path(&first, "/continue"), "k1", "session_id=s&input=else").await;
+    assert_eq!((other.status.as_u16(), &other.json()["error_id"]), (409, &json!("idempotency_conflict")));
+    let of_another = keyed(&world, &path(&forked.json(), "/continue"), "k1", form).await;
+    assert_eq!(of_another.status, 409, "the run is a part of the request");
+    let new = keyed(&world, RUNS, "k1", form).await;
+    assert_eq!(new.status, 422, "{}", new.text);
+    let new = keyed(&world, RUNS, "k1", "message=more&session_id=s").await;
+    assert_eq!(new.status, 409, "one key, one request");
+    let list = world.get(&format!("{RUNS}?session_id=s")).await.json();
+    assert_eq!(list.as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn a_key_resumes_a_run_that_failed_once() {
+    let world = world().await;
+    let failed = made(&world, "fail").await;
+    let form = "session_id=s&stream=false";
+    for _ in 0..2 {
+        let resumed = keyed(&world, &path(&failed, "/continue"), "k1", form).await.json();
+        assert_eq!((&resumed["run_id"], &resumed["status"]), (&failed["run_id"], &json!("COMPLETED")));
+        assert_eq!(resumed["queue_attempt"], 2, "once");
+    }
+    let stream = keyed(&world, &path(&failed, "/continue"), "k1", "session_id=s").await;
+    assert_eq!(names(&stream.text)[..2], ["RunStarted", "RunError"], "a replay has all events");
+    let regenerated = "session_id=s&stream=false&regenerate=true";
+    let new = keyed(&world, &path(&failed, "/continue"), "k2", regenerated).await.json();
+    let again = keyed(&world, &path(&failed, "/continue"), "k2", regenerated).await.json();
+    assert_eq!(new["run_id"], again["run_id"], "although the old one has left the history");
+}
+
+#[tokio::test]
+async fn a_conversation_has_what_was_kept_once() {
+    let world = world().await;
+    let first = made(&world, "hello").await;
+    let second = continued(&world, &first, "input=more").await;
+    continued(&world, &second, "continue_from=last_user").await;
+    let session = world.get("/sessions/s").await.json();
+    let said: Vec<_> =
+        session["chat_history"].as_array().unwrap().iter().map(|it| it["content"].as_str().unwrap()).collect();
+    assert_eq!(said, ["hello", "You said: hello", "more", "You said: more", "You said: more"]);
+}
+
+#[tokio::test]
+async fn what_is_added_to_a_run_that_never_began_is_asked_with_it() {
+    let world = world().await;
+    let form = "stream=false&background=true&session_id=s";
+    world.post(RUNS, &format!("message=wait&{form}")).await;
+    let unborn = world.post(RUNS, &format!("message=first&{form}")).await.json();
+    let failure = RunFailure {
+        error_type: "placement_failed".into(),
+        error_id: None,
+        message: "no place".into(),
+        retryable: false,
+    };
+    let run_id = cadre_protocol::ids::RunId::new(id(&unborn)).unwrap();
+    let end = ServerEnd { run_id, end: RunEnd::Error(failure), at_ms: world.service.now_ms() };
+    world.store.end(end).await.unwrap().unwrap();
+    world.release.send_replace(true);
+    let run = continued(&world, &unborn, "input=second").await;
+    assert_eq!((&run["run_id"], &run["status"]), (&unborn["run_id"], &json!("COMPLETED")));
+    assert_eq!(said(&run), ["first\n\nsecond", "You said: first\n\nsecond"]);
+    assert_eq!(run["input"]["input_content"], "first\n\nsecond");
 }

@@ -4,7 +4,8 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use bytes::Bytes;
-use cadre_api::telemetry::Traces;
+use cadre_api::domain::Submit;
+use cadre_api::telemetry::{TraceParent, Traces};
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::journal::{Entry, Record};
 use cadre_protocol::tool::{ToolExecution, ToolMetrics};
@@ -79,4 +80,29 @@ async fn a_run_is_one_trace_that_tells_no_content() {
     assert_eq!(names, ["chat echo-1", "execute_tool shell", "queue"]);
     let tool = spans.iter().find(|span| span.name == "execute_tool shell").unwrap();
     assert_eq!(tool.end_time_unix_nano - tool.start_time_unix_nano, 2_500_000_000);
+}
+
+#[tokio::test]
+async fn a_callers_trace_goes_on_and_an_unsampled_one_does_not() {
+    let (endpoint, mut bodies) = collector().await;
+    let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
+    let traces = Traces::to(&endpoint, &tasks, stop.clone()).unwrap();
+    let rig = rig_traced(MANIFESTS, memory().await, limits(), traces).await;
+    let mut worker = rig.worker("pool").await;
+    let parent = |flags: &str| format!("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{flags}");
+    for flags in ["00", "01"] {
+        let trace_parent = TraceParent::parse(&parent(flags));
+        assert!(trace_parent.is_some());
+        rig.service.submit(Submit { trace_parent, ..submit("helper", None) }).await.unwrap();
+        let assignment = worker.assignment().await;
+        worker.finish(&assignment).await;
+    }
+    let spans = spans(&bodies.recv().await.unwrap());
+    stop.cancel();
+    let trace_id: Vec<u8> =
+        (0..16).map(|at| u8::from_str_radix(&parent("01")[3 + 2 * at..][..2], 16).unwrap()).collect();
+    let root = spans.iter().find(|span| span.name == "invoke_agent helper").unwrap();
+    assert_eq!(root.parent_span_id, [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
+    assert!(spans.iter().all(|span| span.trace_id == trace_id));
+    assert_eq!(spans.iter().filter(|span| span.name == root.name).count(), 1, "the first was not sampled");
 }

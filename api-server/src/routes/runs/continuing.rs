@@ -2,7 +2,7 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::Value;
 use utoipa::ToSchema;
 
@@ -64,12 +64,14 @@ pub struct ContinueRunForm {
 /// A run that failed goes on under its own id at its last good step: what its tools did is not done again, and its events
 /// go on behind the last one. One that has completed stays as it is, and a new run begins with what is kept of its
 /// conversation, then `input`; so it is for a run that failed with `fork`, with an earlier `continue_from`, or when a Run
-/// object made it. A run that was cancelled or has not ended is 409.
+/// object made it. A run that was cancelled or has not ended is 409. With an `Idempotency-Key` that was used for the same
+/// request, the run that it made is answered, as it is now.
 #[utoipa::path(
     post, path = "/agents/{agent_id}/runs/{run_id}/continue", tag = "Runs", operation_id = "continue_agent_run",
     params(
         ("agent_id" = String, Path, description = "`name`, or `namespace.name`"),
         ("run_id" = String, Path, description = "Run"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key and request: the same run"),
     ),
     request_body(content(
         (ContinueRunForm = "application/x-www-form-urlencoded"), (ContinueRunForm = "multipart/form-data"))),
@@ -84,11 +86,16 @@ pub async fn go_on(
     State(state): State<UserState>,
     actor: Actor,
     ApiPath((agent_id, run_id)): ApiPath<(String, String)>,
+    headers: HeaderMap,
     form: ApiForm,
 ) -> Result<Response, ApiError> {
     let mut fields = form.fields;
     let delivery = request::delivery(&mut fields);
-    let wish = wish(&mut fields)?;
+    let wish = Continue {
+        idempotency: request::idempotency(&headers, &fields, &[], Some(&run_id))?,
+        trace_parent: request::trace_parent(&headers),
+        ..wish(&mut fields)?
+    };
     let session_id = fields.session_id("session_id");
     fields.finish()?;
     let component = state.service.component(&agent_id);
@@ -130,6 +137,7 @@ fn wish(fields: &mut Fields) -> Result<Continue, ApiError> {
         input: text(fields, "input"),
         additional_instructions: text(fields, "additional_instructions"),
         user_id: request::user_id(fields),
+        ..Continue::default()
     })
 }
 

@@ -12,6 +12,7 @@ use crate::routes::fields::{Fields, parse_bool};
 use crate::routes::form::ApiForm;
 use crate::routes::state::UserState;
 use crate::streams::shares::StreamSeat;
+use crate::telemetry::TraceParent;
 
 /// The header that makes a request safe to send again.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -82,7 +83,8 @@ pub fn parse(
         dependencies: object_or_dropped(&fields, "dependencies"),
         output_schema: output_schema(&mut fields),
         origin: Origin::Http,
-        idempotency: idempotency(headers, &fields, &files)?,
+        idempotency: idempotency(headers, &fields, &files, None)?,
+        trace_parent: trace_parent(headers),
         files,
         ..Submit::text(component, principal, text)
     };
@@ -138,7 +140,18 @@ fn output_schema(fields: &mut Fields) -> Option<Value> {
     schema
 }
 
-fn idempotency(headers: &HeaderMap, fields: &Fields, files: &[NewFile]) -> Result<Option<IdempotencyKey>, ApiError> {
+/// The caller's span; a malformed one is none.
+pub(super) fn trace_parent(headers: &HeaderMap) -> Option<TraceParent> {
+    TraceParent::parse(headers.get("traceparent")?.to_str().ok()?.trim())
+}
+
+/// The request's key. `continued` is the run that it goes on from.
+pub(super) fn idempotency(
+    headers: &HeaderMap,
+    fields: &Fields,
+    files: &[NewFile],
+    continued: Option<&str>,
+) -> Result<Option<IdempotencyKey>, ApiError> {
     let Some(value) = headers.get(IDEMPOTENCY_KEY) else { return Ok(None) };
     let key = std::str::from_utf8(value.as_bytes()).unwrap_or_default().trim();
     if key.is_empty() && value.as_bytes().trim_ascii().is_empty() {
@@ -147,17 +160,21 @@ fn idempotency(headers: &HeaderMap, fields: &Fields, files: &[NewFile]) -> Resul
     if key.is_empty() || key.chars().count() > MAX_KEY_CHARS {
         return Err(bad_key());
     }
-    Ok(Some(IdempotencyKey { key: key.to_owned(), body_sha256: body_sha256(fields, files) }))
+    Ok(Some(IdempotencyKey { key: key.to_owned(), body_sha256: body_sha256(fields, files, continued) }))
 }
 
 /// Hash of what is asked for, independent of the form's encoding and of the order of its fields.
-fn body_sha256(fields: &Fields, files: &[NewFile]) -> String {
+fn body_sha256(fields: &Fields, files: &[NewFile], continued: Option<&str>) -> String {
     let asked = |(name, _): &&(String, String)| !DELIVERY_FIELDS.contains(&name.as_str());
     let mut pairs: Vec<_> = fields.pairs().iter().filter(asked).collect();
     pairs.sort();
     let files: Vec<_> =
         files.iter().map(|file| json!([file.name, file.media_type, BlobDigest::of(&file.bytes).as_str()])).collect();
-    hex_sha256(json!([pairs, files]).to_string().as_bytes())
+    let asked = match continued {
+        None => json!([pairs, files]),
+        Some(run_id) => json!([pairs, files, "continue", run_id]),
+    };
+    hex_sha256(asked.to_string().as_bytes())
 }
 
 fn bad_key() -> ApiError {

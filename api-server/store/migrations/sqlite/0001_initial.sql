@@ -54,7 +54,8 @@ create table runs (
     forked_from_session_id text,
     regenerated_from   text,
     max_sessions       bigint,
-    slot               bigint
+    slot               bigint,
+    trace_parent       text
 );
 create unique index runs_line on runs (session_id, seq);
 create index runs_line_open on runs (session_id, seq) where finished_at_ms is null;
@@ -244,6 +245,7 @@ create table blobs (
     primary key (session_id, digest)
 );
 create index blobs_namespace on blobs (namespace, size);
+create index blobs_created on blobs (created_at_ms);
 
 create table blob_chunks (
     session_id text   not null,

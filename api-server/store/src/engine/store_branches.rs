@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::branches::{Branches, Fork, ResumeOutcome, Resumption, SessionFork, SessionForkOutcome};
+use crate::branches::{Branches, Fork, KeyOf, Keyed, ResumeOutcome, Resumption, SessionFork, SessionForkOutcome};
 use crate::engine::driver::Driver;
 use crate::engine::store::SqlStore;
 use crate::error::StoreError;
@@ -26,6 +26,10 @@ impl<D: Driver> Branches for SqlStore<D> {
             self.remember_order(&run_id, &session_id);
         }
         Ok(outcome)
+    }
+
+    async fn keyed(&self, of: KeyOf) -> Result<Option<Keyed>, StoreError> {
+        self.read(move |db| resume::keyed(db, &of)).await
     }
 
     async fn resume(&self, resumption: Resumption) -> Result<ResumeOutcome, StoreError> {

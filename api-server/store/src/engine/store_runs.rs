@@ -144,6 +144,11 @@ impl<D: Driver> Runs for SqlStore<D> {
         Ok(detail)
     }
 
+    async fn trace_parent(&self, run_id: &RunId) -> Result<Option<String>, StoreError> {
+        let run_id = run_id.clone();
+        self.read(move |db| queries::trace_parent(db, &run_id)).await
+    }
+
     async fn model_calls(&self, run_id: &RunId) -> Result<Vec<ModelCallFact>, StoreError> {
         let run_id = run_id.clone();
         self.read(move |db| models::of_run(db, &run_id)).await

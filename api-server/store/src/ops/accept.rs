@@ -9,19 +9,13 @@ use serde_json::{Map, Value};
 
 use crate::db::{Db, DbError, vals};
 use crate::ops::allowances::Allowances;
-use crate::ops::columns::{self, run_columns};
 use crate::ops::depth::{self, Full, Wish};
+use crate::ops::keys::{self, Found};
 use crate::ops::leases::Joined;
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{leases, slots, start};
 use crate::rows::{AcceptOutcome, Claim, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
 
-const KEY: &str = "select kind, namespace, name, body_sha256, run_id from idempotency_keys \
-     where principal = ?1 and user_id = ?2 and origin = ?3 and idem_key = ?4";
-const INSERT_KEY: &str = "insert into idempotency_keys \
-     (principal, user_id, origin, idem_key, kind, namespace, name, body_sha256, run_id, session_id, created_at_ms) \
-     values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
-const RUN: &str = concat!("select ", run_columns!(), " from runs r where r.run_id = ?1");
 /// All that acceptance must know, in one row.
 const FIND: &str = "select (select 1 from runs where run_id = ?1), s.principal, s.next_seq, s.state, \
      case when s.title = '' or s.name is null then 1 else 0 end, \
@@ -39,8 +33,8 @@ const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
 const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
 const INSERT_RUN: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, object_uid, \
      object_name, status, revision, attempt, epoch, timeout_seconds, created_at_ms, started_at_ms, cancel_requested, \
-     metadata, input, max_sessions, slot) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-     ?17, 0, ?18, ?19, ?20, ?21)";
+     metadata, input, max_sessions, slot, trace_parent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+     ?17, 0, ?18, ?19, ?20, ?21, ?22)";
 
 /// Longest name that a session gets from its first input, in characters.
 const MAX_TITLE_CHARS: usize = 80;
@@ -134,7 +128,7 @@ pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<Ac
     }
     insert_run(db, accept, place.seq, epoch)?;
     if let Some(key) = &run.idempotency {
-        insert_key(db, run, key)?;
+        keys::insert(db, keys::Scope::of(run), key, (&run.run_id, &run.session_id), run.at_ms)?;
     }
     let row = row(run, epoch);
     let started = match epoch {
@@ -144,27 +138,11 @@ pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<Ac
     Ok(AcceptOutcome::Accepted { run: Box::new(row), waiting_on: place.before, started })
 }
 
-/// Keys of Run objects and of HTTP callers never meet.
-fn origin_scope(run: &NewRun) -> String {
-    match &run.origin {
-        Origin::Http => "http".into(),
-        Origin::RunObject { .. } => format!("run-object:{}", run.component.namespace),
-    }
-}
-
 fn replay(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<Option<AcceptOutcome>, DbError> {
-    let (scope, user_id) = (origin_scope(run), run.user_id.as_deref().unwrap_or_default());
-    let values = vals![&run.principal.0, user_id, &scope, &key.key];
-    let Some(mut row) = db.first(KEY, values)? else { return Ok(None) };
-    let same_component = columns::component(&mut row)? == run.component;
-    if !same_component || row.text()? != key.body_sha256 {
-        return Ok(Some(AcceptOutcome::IdempotencyConflict));
-    }
-    let run_id = row.text()?;
-    let mut row = db
-        .first(RUN, vals![&run_id])?
-        .ok_or_else(|| DbError::Corrupt(format!("run {run_id} of an idempotency key is missing")))?;
-    Ok(Some(AcceptOutcome::Replayed(Box::new(columns::run(&mut row)?))))
+    Ok(keys::find(db, keys::Scope::of(run), key)?.map(|found| match found {
+        Found::Run(run) => AcceptOutcome::Replayed(run),
+        Found::Conflict => AcceptOutcome::IdempotencyConflict,
+    }))
 }
 
 fn first_id(db: &mut dyn Db, sql: &str, session_id: &str) -> Result<Option<RunId>, DbError> {
@@ -293,32 +271,14 @@ fn insert_run(db: &mut dyn Db, accept: &Accept, seq: u64, epoch: Option<Epoch>) 
         &accept.metadata,
         &accept.input,
         run.agent.max_concurrent_sessions,
-        slots::is_limited(run).then_some(if epoch.is_some() { slots::TAKEN } else { slots::WAITING })
+        slots::is_limited(run).then_some(if epoch.is_some() { slots::TAKEN } else { slots::WAITING }),
+        run.trace_parent.as_ref()
     ];
     db.write(INSERT_RUN, values)
 }
 
 fn status(epoch: Option<Epoch>) -> RunStatus {
     if epoch.is_some() { RunStatus::Running } else { RunStatus::Pending }
-}
-
-fn insert_key(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<(), DbError> {
-    let scope = origin_scope(run);
-    let ComponentRefText { kind, namespace, name } = component_text(run);
-    let values = vals![
-        &run.principal.0,
-        run.user_id.as_deref().unwrap_or_default(),
-        &scope,
-        &key.key,
-        kind,
-        namespace,
-        name,
-        &key.body_sha256,
-        run.run_id.as_str(),
-        run.session_id.as_str(),
-        run.at_ms
-    ];
-    db.write(INSERT_KEY, values)
 }
 
 fn row(run: &NewRun, epoch: Option<Epoch>) -> RunRow {

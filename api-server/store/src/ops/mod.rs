@@ -17,6 +17,7 @@ pub mod fork;
 pub mod fork_session;
 pub mod intents;
 pub mod jobs;
+pub mod keys;
 pub mod leases;
 pub mod models;
 pub mod queries;

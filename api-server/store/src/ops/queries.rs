@@ -14,6 +14,7 @@ const RUN: &str = concat!("select ", run_columns!(), ", r.seq from runs r where 
 const RUN_OF_OBJECT: &str =
     concat!("select ", run_columns!(), " from runs r where r.namespace = ?1 and r.object_uid = ?2");
 const RUNS: &str = concat!("select ", run_columns!(), " from runs r");
+const TRACE_PARENT: &str = "select trace_parent from runs where run_id = ?1";
 const SESSION_OF: &str = "select session_id from runs where run_id = ?1";
 const BEFORE: &str = "select before.run_id from runs r join runs before on before.session_id = r.session_id \
      and before.seq < r.seq and before.finished_at_ms is null where r.run_id = ?1 and r.status = 'PENDING' \
@@ -62,6 +63,11 @@ pub fn run(db: &mut dyn Db, run_id: &RunId) -> Result<Option<RunRow>, DbError> {
 /// The session of a run.
 pub fn session_of(db: &mut dyn Db, run_id: &RunId) -> Result<Option<SessionId>, DbError> {
     db.first(SESSION_OF, vals![run_id.as_str()])?.map(|mut row| row.id()).transpose()
+}
+
+/// The span that the run's caller named.
+pub fn trace_parent(db: &mut dyn Db, run_id: &RunId) -> Result<Option<String>, DbError> {
+    db.first(TRACE_PARENT, vals![run_id.as_str()])?.map_or(Ok(None), |mut row| row.opt_text())
 }
 
 /// The run that a Run object made.

@@ -6,14 +6,15 @@ use cadre_protocol::ids::{RunId, SessionId};
 use cadre_protocol::message::{Message, Role};
 use cadre_protocol::run::RunStatus;
 
-use crate::branches::{ResumeOutcome, Resumption};
+use crate::branches::{KeyOf, Keyed, ResumeOutcome, Resumption};
 use crate::db::{Db, DbError, vals};
 use crate::ops::allowances::Allowances;
 use crate::ops::append::{self, Live};
 use crate::ops::depth::{self, Full, Wish};
+use crate::ops::keys::{self, Found};
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{fork, queries};
-use crate::rows::EventChunk;
+use crate::rows::{EventChunk, Origin};
 
 const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1 \
      returning next_seq - 1";
@@ -21,7 +22,8 @@ const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_a
 /// but its history ends where it did.
 const REOPEN: &str = "update runs set status = 'PENDING', base_seq = coalesce(base_seq, seq), seq = ?2, revision = ?3, \
      retries = 0, cancel_requested = 0, cancellation_stage = null, started_at_ms = null, finished_at_ms = null, \
-     content = null, content_type = null, failure = null, metrics = null, slot = slot * 0 where run_id = ?1";
+     content = null, content_type = null, failure = null, metrics = null, slot = slot * 0, \
+     input = coalesce(cast(?4 as text), input) where run_id = ?1";
 const MESSAGES: &str = "select position, body from messages where run_id = ?1 order by position desc";
 const FORGET_MESSAGE: &str = "delete from messages where run_id = ?1 and position = ?2";
 /// A call that had begun: whether it took effect is decided by the rules for unknown outcomes.
@@ -37,6 +39,7 @@ const INSERT_MESSAGE: &str =
 pub struct Prepared {
     resumption: Resumption,
     snapshot: Option<String>,
+    question: Option<String>,
 }
 
 impl Prepared {
@@ -46,13 +49,23 @@ impl Prepared {
             Some(_) => None,
             None => Some(serde_json::to_string(&*resumption.agent)?),
         };
-        Ok(Self { resumption, snapshot })
+        let question = resumption.question.as_ref().map(serde_json::to_string).transpose()?;
+        Ok(Self { resumption, snapshot, question })
     }
 }
 
 /// Puts the run into its session's line again.
 pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Result<ResumeOutcome, DbError> {
-    let Resumption { run_id, of, input, agent, revision, max_queue_depth, shares, at_ms } = &prepared.resumption;
+    let Resumption { run_id, of, input, question: _, key, agent, revision, max_queue_depth, shares, at_ms } =
+        &prepared.resumption;
+    if let Some(key) = key
+        && let Some(keyed) = keyed(db, key)?
+    {
+        return Ok(match keyed {
+            Keyed::Run(run) => ResumeOutcome::Replayed(run),
+            Keyed::Conflict => ResumeOutcome::IdempotencyConflict,
+        });
+    }
     let Some(live) = append::live(db, run_id)? else { return Ok(ResumeOutcome::Changed) };
     // Whether a cancelled one may go on is decided by whoever asks.
     if !matches!(live.status, RunStatus::Error | RunStatus::Cancelled) || fork::count_messages(db, run_id)? != *of {
@@ -72,9 +85,25 @@ pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Resu
         add_input(db, &live, input)?;
     }
     let seq = take_place(db, &live.session_id, *at_ms)?;
-    db.write(REOPEN, vals![run_id.as_str(), seq, revision.as_str()])?;
+    db.write(REOPEN, vals![run_id.as_str(), seq, revision.as_str(), prepared.question.as_ref()])?;
+    if let Some(key) = key {
+        keys::insert(db, scope(key), &key.key, (run_id, &live.session_id), *at_ms)?;
+    }
     let run = queries::run(db, run_id)?.ok_or_else(|| DbError::Corrupt("a run is gone while it is resumed".into()))?;
     Ok(ResumeOutcome::Resumed { run: Box::new(run), waiting_on: queries::waiting_on(db, run_id)? })
+}
+
+fn scope(of: &KeyOf) -> keys::Scope<'_> {
+    let KeyOf { key: _, principal, user_id, component } = of;
+    keys::Scope { principal, user_id: user_id.as_deref(), origin: &Origin::Http, component }
+}
+
+/// What an idempotency key names.
+pub fn keyed(db: &mut dyn Db, of: &KeyOf) -> Result<Option<Keyed>, DbError> {
+    Ok(keys::find(db, scope(of), &of.key)?.map(|found| match found {
+        Found::Run(run) => Keyed::Run(run),
+        Found::Conflict => Keyed::Conflict,
+    }))
 }
 
 fn take_place(db: &mut dyn Db, session_id: &SessionId, at_ms: u64) -> Result<u64, DbError> {

@@ -1,8 +1,10 @@
 //! What the record forgets. Never what belongs to a run that has not ended.
 
 use cadre_protocol::ids::{RunId, SessionId};
+use cadre_protocol::run::RunInput;
 
 use crate::db::{Db, DbError, Row, vals};
+use crate::ops::blobs;
 use crate::rows::upkeep::{Expiry, OldRun};
 
 // A Run object may be submitted again for as long as it exists, so its key stays with its session.
@@ -16,6 +18,7 @@ const FORGET_INTENT: &str = "delete from cancel_intents where run_id = ?1 and pr
 const OLD_RUNS: &str = "select run_id, session_id from runs where created_at_ms < ?1 and finished_at_ms < ?1 \
      order by created_at_ms limit ?2";
 const IS_OLD: &str = "select 1 from runs where run_id = ?1 and finished_at_ms < ?2";
+const INPUT: &str = "select input from runs where run_id = ?1";
 const EMPTY_SESSIONS: &str = "select s.session_id from sessions s where s.created_at_ms < ?1 and s.updated_at_ms < ?1 \
      and not exists (select 1 from runs r where r.session_id = s.session_id) order by s.created_at_ms limit ?2";
 
@@ -48,6 +51,7 @@ pub fn expire(db: &mut dyn Db, expiry: &Expiry) -> Result<u64, DbError> {
         db.write(FORGET_INTENT, vals![&run_id, &principal])?;
         gone += 1;
     }
+    gone += blobs::forget_orphans(db, now_ms, limit)?;
     db.write(FORGET_SPEND, vals![now_ms.saturating_sub(SPEND_KEPT_MS)])?;
     Ok(gone)
 }
@@ -64,11 +68,16 @@ pub fn delete_run(db: &mut dyn Db, run_id: &RunId, session_id: &SessionId, befor
     if db.first(IS_OLD, vals![run_id.as_str(), before_ms])?.is_none() {
         return Ok(false);
     }
+    let input: Option<RunInput> = db.first(INPUT, vals![run_id.as_str()])?.map(|mut row| row.json()).transpose()?;
     for statement in DELETE {
         match statement.contains("?2") {
             true => db.write(statement, vals![run_id.as_str(), session_id.as_str()])?,
             false => db.write(statement, vals![run_id.as_str()])?,
         }
+    }
+    // Other runs of the session may name the same files: forks, for one.
+    for file in input.into_iter().flat_map(|input| input.files) {
+        blobs::forget(db, session_id.as_str(), file.digest.as_str(), before_ms)?;
     }
     Ok(true)
 }

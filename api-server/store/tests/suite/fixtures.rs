@@ -90,6 +90,7 @@ pub fn new_run_of(session_id: &str, agent: AgentSnapshot) -> NewRun {
         session_state: Map::new(),
         origin: Origin::Http,
         idempotency: None,
+        trace_parent: None,
         timeout_seconds: Some(60),
         max_queue_depth: 0,
         refuse_if_busy: false,

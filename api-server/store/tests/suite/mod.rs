@@ -9,6 +9,7 @@ pub mod intents;
 pub mod interleavings;
 pub mod jobs;
 pub mod journal;
+pub mod keys;
 pub mod leases;
 pub mod line;
 pub mod metrics;
@@ -83,6 +84,9 @@ macro_rules! conformance {
                 a_runs_calls_stay_within_its_budget,
                 a_models_budget_begins_anew_with_its_period,
                 calls_at_the_same_time_pass_no_budget;
+            keys:
+                a_key_resumes_a_run_once,
+                a_question_takes_the_place_of_one_that_nobody_has_seen;
             shares:
                 a_namespaces_queue_is_full_and_anothers_is_not,
                 a_slot_goes_to_the_namespace_that_has_the_fewest,
@@ -154,7 +158,9 @@ macro_rules! conformance {
             retention:
                 keys_and_cancels_expire_but_not_those_of_open_runs,
                 a_round_removes_a_bounded_number,
-                old_runs_go_with_all_that_hangs_on_them;
+                old_runs_go_with_all_that_hangs_on_them,
+                files_go_with_the_last_run_that_names_them,
+                files_of_refused_runs_go;
             usage:
                 days_are_right_however_much_of_them_is_counted,
                 counting_at_once_counts_once,

@@ -14,12 +14,14 @@ use cadre_store::rows::{AppendOutcome, RunRow};
 use super::Database;
 use super::fixtures::*;
 
-fn resumption(run_id: &RunId, of: u64, input: Option<&str>) -> Resumption {
+pub fn resumption(run_id: &RunId, of: u64, input: Option<&str>) -> Resumption {
     let agent = agent("helper");
     Resumption {
         run_id: run_id.clone(),
         of,
         input: input.map(|text| Message::text(Role::User, text, now())),
+        question: None,
+        key: None,
         revision: agent.revision(),
         agent: Arc::new(agent),
         max_queue_depth: 0,

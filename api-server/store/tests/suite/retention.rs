@@ -1,10 +1,10 @@
 //! What the record forgets.
 
 use cadre_protocol::ids::RunId;
-use cadre_protocol::run::RunStatus;
+use cadre_protocol::run::{Attachment, RunStatus};
 use cadre_store::Store;
 use cadre_store::rows::upkeep::{Expiry, OldRun};
-use cadre_store::rows::{AcceptOutcome, IdempotencyKey, NewRun, Origin};
+use cadre_store::rows::{AcceptOutcome, BlobKey, IdempotencyKey, NewRun, Origin};
 
 use super::Database;
 use super::fixtures::*;
@@ -76,4 +76,51 @@ pub async fn old_runs_go_with_all_that_hangs_on_them(database: &impl Database) {
     assert!(store.delete_run(&other, after).await.unwrap());
     assert_eq!(store.empty_sessions(after, 10).await.unwrap(), [session("a")]);
     assert!(store.empty_sessions(before, 10).await.unwrap().is_empty(), "something happened to it since");
+}
+
+/// Later than any clock's time of a test.
+const FAR_MS: u64 = 9_000_000_000_000;
+
+/// A run with a file, which has ended.
+async fn with_file(store: &dyn Store, session_id: &str, key: &BlobKey) -> OldRun {
+    let file =
+        Attachment { name: "a.txt".into(), media_type: "text/plain".into(), size: 5, digest: key.digest.clone() };
+    let mut run = new_run(session_id);
+    run.input.files = vec![file];
+    let run_id = accepted(store, run).await.0.run_id;
+    store.cancel(&run_id, None, "x", now()).await.unwrap();
+    OldRun { run_id, session_id: session(session_id) }
+}
+
+pub async fn files_go_with_the_last_run_that_names_them(database: &impl Database) {
+    let store = database.open();
+    let key = store.put(&place("a"), b"bytes".to_vec()).await.unwrap().unwrap();
+    let (first, second) = (with_file(&*store, "a", &key).await, with_file(&*store, "a", &key).await);
+    let other = store.put(&place("b"), b"bytes".to_vec()).await.unwrap().unwrap();
+    with_file(&*store, "b", &other).await;
+    assert!(store.delete_run(&first, FAR_MS).await.unwrap());
+    assert!(store.get(&key, 0, 9).await.unwrap().is_some(), "the second run has it too");
+    assert!(store.delete_run(&second, FAR_MS).await.unwrap());
+    assert!(store.get(&key, 0, 9).await.unwrap().is_none());
+    assert!(store.get(&other, 0, 9).await.unwrap().is_some(), "another session's is its own");
+    // One that was stored again lately is for a run that is about to come.
+    let key = store.put(&place("c"), b"bytes".to_vec()).await.unwrap().unwrap();
+    let run = with_file(&*store, "c", &key).await;
+    assert!(store.delete_run(&run, now()).await.unwrap());
+    assert!(store.get(&key, 0, 9).await.unwrap().is_some());
+}
+
+pub async fn files_of_refused_runs_go(database: &impl Database) {
+    let store = database.open();
+    let orphan = store.put(&place("refused"), b"bytes".to_vec()).await.unwrap().unwrap();
+    let key = store.put(&place("a"), b"bytes".to_vec()).await.unwrap().unwrap();
+    with_file(&*store, "a", &key).await;
+    let day_ms = 24 * 3_600_000;
+    let clock_ms = u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
+    let expire = async |now_ms| {
+        store.expire(Expiry { keys_before_ms: 0, now_ms, limit: 10 }).await.unwrap();
+        (store.get(&orphan, 0, 9).await.unwrap().is_some(), store.get(&key, 0, 9).await.unwrap().is_some())
+    };
+    assert_eq!(expire(clock_ms + day_ms / 2).await, (true, true), "its run may still come");
+    assert_eq!(expire(clock_ms + 2 * day_ms).await, (false, true));
 }

@@ -70,6 +70,8 @@ pub async fn a_namespaces_queue_is_full_and_anothers_is_not(database: &impl Data
         run_id: run_id.clone(),
         of: 0,
         input: None,
+        question: None,
+        key: None,
         agent: agent("helper").into(),
         revision: agent("helper").revision(),
         max_queue_depth: 0,
