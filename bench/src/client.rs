@@ -154,18 +154,24 @@ impl Client {
         let response = self.send(Method::POST, path, Some(form)).await?;
         let accepted = began.elapsed();
         let status = response.status();
-        let mut run_id = response.headers().get("x-run-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let run_id = response.headers().get("x-run-id").and_then(|id| id.to_str().ok()).map(str::to_owned);
         let mut body = response.into_body();
-        let (mut events, mut parser) = (Vec::new(), Events::default());
+        let mut pieces = Vec::new();
         while let Some(frame) = tokio::time::timeout(LIMIT, body.frame()).await.context("a stream hangs")? {
-            let frame = frame.context("a stream broke")?;
-            let Some(bytes) = frame.data_ref() else { continue };
-            ensure!(status == StatusCode::OK, "{status} {}", head(&String::from_utf8_lossy(bytes)));
-            let after = began.elapsed();
-            run_id = run_id.or_else(|| named_run(bytes));
-            events.extend(parser.push(bytes).into_iter().map(|name| Event { name, after }));
+            if let Ok(bytes) = frame.context("a stream broke")?.into_data() {
+                pieces.push((began.elapsed(), bytes));
+            }
         }
-        Ok(Stream { accepted, run_id, events, ended: began.elapsed() })
+        // Read when the clock has stopped: it is the server that is measured.
+        let ended = began.elapsed();
+        let text = || pieces.iter().flat_map(|(_, bytes)| bytes).copied().collect::<Vec<_>>();
+        ensure!(status == StatusCode::OK, "{status} {}", head(&String::from_utf8_lossy(&text())));
+        let run_id = run_id.or_else(|| pieces.iter().find_map(|(_, bytes)| named_run(bytes)));
+        let (mut events, mut parser) = (Vec::new(), Events::default());
+        for (after, bytes) in pieces {
+            events.extend(parser.push(&bytes).into_iter().map(|name| Event { name, after }));
+        }
+        Ok(Stream { accepted, run_id, events, ended })
     }
 
     /// Has a run accepted, without waiting for it. `None`: the server says that its queue is full.

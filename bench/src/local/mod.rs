@@ -26,6 +26,28 @@ pub struct Arguments {
     /// Python with agno [default: a virtual environment in the cache, made when missing]
     #[arg(long, global = true, env = "CADRE_AGNO_PYTHON", value_name = "PATH")]
     python: Option<PathBuf>,
+    /// Measure these only [default: all]
+    #[arg(long, global = true, value_enum, value_delimiter = ',')]
+    only: Vec<What>,
+}
+
+/// A part of the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum What {
+    /// Starts.
+    Start,
+    /// Resident memory.
+    Memory,
+    /// Runs without a stream.
+    Runs,
+    /// Background runs.
+    Queue,
+    /// First events.
+    Streams,
+    /// Turns of one session.
+    Turns,
+    /// Runs read again.
+    Replay,
 }
 
 /// Measures.
@@ -44,5 +66,5 @@ pub async fn measure(arguments: &Arguments, beside: bool, table: &mut Table) -> 
         (true, None) => Some(peer::python().context("agno can't be installed; `cadre-bench dev` does without")?),
     };
     let program = program.canonicalize()?;
-    sides::measure(&program, python.as_deref(), table).await
+    sides::measure(&program, python.as_deref(), &arguments.only, table).await
 }

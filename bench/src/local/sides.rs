@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use super::measures::{self, Goals};
 use super::postgres::Postgres;
 use super::server::{Record, Server, Used};
-use super::{load, stub};
+use super::{What, load, stub};
 use crate::client::Target;
 use crate::stats::Samples;
 use crate::table::{Goal, Row, Table};
@@ -75,15 +75,20 @@ impl Sides {
     }
 }
 
-/// The programs.
+/// The programs, and what is measured of them.
 #[derive(Clone, Copy)]
 struct Programs<'a> {
+    only: &'a [What],
     cadre: &'a Path,
     python: Option<&'a Path>,
     model: SocketAddr,
 }
 
 impl Programs<'_> {
+    fn wants(&self, what: What) -> bool {
+        self.only.is_empty() || self.only.contains(&what)
+    }
+
     async fn sides(&self, record: impl AsyncFn() -> Result<Record>) -> Result<Sides> {
         let peer = match self.python {
             Some(python) => Some(Server::peer(python, self.model, record().await?).await?),
@@ -95,7 +100,7 @@ impl Programs<'_> {
         Ok(sides)
     }
 
-    async fn starts(&self, record: impl AsyncFn() -> Result<Record>, table: &mut Table) -> Result<()> {
+    async fn starts(&self, record: &impl AsyncFn() -> Result<Record>, table: &mut Table) -> Result<()> {
         let (mut own, mut other) = (Samples::default(), Samples::default());
         for _ in 0..STARTS {
             let server = Server::cadre(self.cadre, self.model, record().await?).await?;
@@ -119,25 +124,25 @@ impl Programs<'_> {
 ///
 /// # Errors
 /// When a server does not start or a run ends badly.
-pub async fn measure(program: &Path, python: Option<&Path>, table: &mut Table) -> Result<()> {
-    let programs = Programs { cadre: program, python, model: stub::start().await? };
+pub async fn measure(program: &Path, python: Option<&Path>, only: &[What], table: &mut Table) -> Result<()> {
+    let programs = Programs { only, cadre: program, python, model: stub::start().await? };
     let full = async || Ok(Record::Sqlite { normal: false });
     table.section("SQLite, every answer durable (the default)");
-    programs.starts(full, table).await?;
     whole(&programs, full, &Goals::SQLITE, table).await?;
 
-    table.section("SQLite, a power cut may take the last moments (--durability normal); the peer as above");
-    let sides = Programs { python: None, ..programs }.sides(async || Ok(Record::Sqlite { normal: true })).await?;
-    measures::runs(&sides, 1, &Goals::NORMAL, table).await?;
-    measures::runs(&sides, 32, &Goals::NORMAL, table).await?;
-    sides.stop().await?;
+    if programs.wants(What::Runs) {
+        table.section("SQLite, a power cut may take the last moments (--durability normal); the peer as above");
+        let sides = Programs { python: None, ..programs }.sides(async || Ok(Record::Sqlite { normal: true })).await?;
+        measures::runs(&sides, 1, &Goals::NORMAL, table).await?;
+        measures::runs(&sides, 32, &Goals::NORMAL, table).await?;
+        sides.stop().await?;
+    }
 
     if !Postgres::is_installed() {
         table.section("PostgreSQL: not measured, its server's programs are not there (Debian package postgresql)");
         return Ok(());
     }
     table.section("PostgreSQL on this machine, one server each, its own settings (fsync and synchronous_commit on)");
-    programs.starts(Record::postgres, table).await?;
     whole(&programs, Record::postgres, &Goals::POSTGRES, table).await
 }
 
@@ -147,15 +152,32 @@ async fn whole(
     goals: &Goals,
     table: &mut Table,
 ) -> Result<()> {
-    let sides = programs.sides(record).await?;
-    measures::memory(&sides, "idle", Some(15.0), table);
-    for clients in [1, 8, 32] {
-        measures::runs(&sides, clients, goals, table).await?;
+    if programs.wants(What::Start) {
+        programs.starts(&record, table).await?;
     }
-    measures::queues(&sides, table).await?;
-    measures::first_events(&sides, table).await?;
-    measures::flatness(&sides, table).await?;
-    measures::memory(&sides, "after all of this", Some(40.0), table);
-    measures::replays(&sides, goals, table).await?;
+    let sides = programs.sides(record).await?;
+    if programs.wants(What::Memory) {
+        measures::memory(&sides, "idle", Some(15.0), table);
+    }
+    if programs.wants(What::Runs) {
+        for clients in [1, 8, 32] {
+            measures::runs(&sides, clients, goals, table).await?;
+        }
+    }
+    if programs.wants(What::Queue) {
+        measures::queues(&sides, table).await?;
+    }
+    if programs.wants(What::Streams) {
+        measures::first_events(&sides, table).await?;
+    }
+    if programs.wants(What::Turns) {
+        measures::flatness(&sides, table).await?;
+    }
+    if programs.wants(What::Memory) {
+        measures::memory(&sides, "after all of this", Some(40.0), table);
+    }
+    if programs.wants(What::Replay) {
+        measures::replays(&sides, goals, table).await?;
+    }
     sides.stop().await
 }
