@@ -18,6 +18,9 @@ const READ_AGAIN: Duration = Duration::from_millis(500);
 /// Longest silence before the record is asked.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
+/// The server stops.
+struct Stopping;
+
 enum Live {
     Chunk(EventChunk),
     /// Something was missed: the record has it.
@@ -49,39 +52,32 @@ impl Service {
             // Listening starts before the first read, so that nothing falls between the two.
             let mut listener = listener.unwrap_or_else(|| service.0.hub.listen(&run_id, Wants::Events));
             let mut next = after.map_or(0, |index| index.saturating_add(1));
-            let mut ended = !complete && service.has_ended(&run_id).await;
+            let mut end = if complete { None } else { service.end(&run_id).await };
             'record: loop {
-                while !std::mem::take(&mut complete) {
-                    let stored = service.read(&run_id, next).await;
-                    let Some(stored) = stored else { return };
-                    let before = next;
-                    for chunk in stored {
-                        if let Some(chunk) = advance(&mut next, &chunk) {
-                            yield chunk;
-                        }
-                    }
-                    if next == before {
-                        break;
+                while !std::mem::take(&mut complete) && end.is_none_or(|end| next < end) {
+                    let Ok(stored) = service.read(&run_id, next).await else { return };
+                    let Some(stored) = stored else { break };
+                    if let Some(chunk) = advance(&mut next, stored) {
+                        yield chunk;
                     }
                 }
-                if ended {
+                if end.is_some() {
                     return;
                 }
                 loop {
                     match service.live(&mut listener).await {
                         Live::Chunk(chunk) if chunk.first_index > next => continue 'record,
                         Live::Chunk(chunk) => {
-                            if let Some(chunk) = advance(&mut next, &chunk) {
+                            if let Some(chunk) = advance(&mut next, chunk) {
                                 yield chunk;
                             }
                         }
                         Live::Behind => {
-                            ended = service.has_ended(&run_id).await;
+                            end = service.end(&run_id).await;
                             continue 'record;
                         }
-                        Live::Ended(Some(end)) if end == next => return,
-                        Live::Ended(_) => {
-                            ended = true;
+                        Live::Ended(at) => {
+                            end = Some(at.unwrap_or(u64::MAX));
                             continue 'record;
                         }
                         Live::Stopping => return,
@@ -108,44 +104,46 @@ impl Service {
         }
     }
 
-    /// Stored chunks from number `next` on. None when the server stops before the record answers.
-    async fn read(&self, run_id: &RunId, next: u64) -> Option<Vec<EventChunk>> {
+    /// Stored events from number `next` on; none when there are none. An error when the server stops before the record
+    /// answers.
+    async fn read(&self, run_id: &RunId, next: u64) -> Result<Option<EventChunk>, Stopping> {
         loop {
             match self.0.store.events(run_id, next.checked_sub(1), READ_BYTES).await {
-                Ok(chunks) => return Some(chunks),
+                Ok(chunk) => return Ok(chunk),
                 Err(error) => tracing::warn!(run_id = %run_id, category = error.category(), "events can't be read now"),
             }
             tokio::select! {
                 () = tokio::time::sleep(READ_AGAIN) => {}
-                () = self.0.stopping.cancelled() => return None,
+                () = self.0.stopping.cancelled() => return Err(Stopping),
             }
         }
     }
 
-    async fn has_ended(&self, run_id: &RunId) -> bool {
+    /// Where the events of a run that has ended end; none while it goes on.
+    async fn end(&self, run_id: &RunId) -> Option<u64> {
         match self.0.store.run(run_id).await {
-            Ok(Some(run)) => run.status.is_terminal(),
-            Ok(None) => true,
+            Ok(Some(run)) => run.status.is_terminal().then_some(run.next_index),
+            Ok(None) => Some(0),
             // Unknown: the end will be told by the hub, or by the next reader's look.
-            Err(_) => false,
+            Err(_) => None,
         }
     }
 }
 
 /// What of a chunk is new at `next`, which moves behind it.
-fn advance(next: &mut u64, chunk: &EventChunk) -> Option<EventChunk> {
+fn advance(next: &mut u64, chunk: EventChunk) -> Option<EventChunk> {
     if chunk.next_index <= *next {
         return None;
     }
     let fresh = trim(chunk, *next);
-    *next = chunk.next_index;
+    *next = fresh.next_index;
     (!fresh.frames.is_empty()).then_some(fresh)
 }
 
 /// The chunk without its events before `from`.
-fn trim(chunk: &EventChunk, from: u64) -> EventChunk {
+fn trim(chunk: EventChunk, from: u64) -> EventChunk {
     if chunk.first_index >= from {
-        return chunk.clone();
+        return chunk;
     }
     let mut rest = &*chunk.frames;
     while let Some(index) = first_id(rest).filter(|index| *index < from) {
@@ -172,16 +170,16 @@ mod tests {
     #[test]
     fn a_chunk_is_cut_to_what_a_reader_lacks() {
         let mut next = 2;
-        let fresh = advance(&mut next, &chunk(&[0, 1, 2, 4], 6)).unwrap();
+        let fresh = advance(&mut next, chunk(&[0, 1, 2, 4], 6)).unwrap();
         assert_eq!(fresh, chunk(&[2, 4], 6));
         assert_eq!(next, 6);
-        assert_eq!(advance(&mut next, &chunk(&[4, 5], 6)), None);
+        assert_eq!(advance(&mut next, chunk(&[4, 5], 6)), None);
     }
 
     #[test]
     fn entries_without_events_move_the_reader_silently() {
         let mut next = 5;
-        assert_eq!(advance(&mut next, &chunk(&[], 8)), None);
+        assert_eq!(advance(&mut next, chunk(&[], 8)), None);
         assert_eq!(next, 8);
     }
 }

@@ -235,14 +235,21 @@ impl Row {
     }
 }
 
-fn unsigned(n: i64) -> Result<u64, DbError> {
+/// A number that can't be negative.
+pub fn unsigned(n: i64) -> Result<u64, DbError> {
     u64::try_from(n).map_err(|_| DbError::Corrupt("a number is negative".into()))
 }
+
+/// Takes a row of two numbers and a text; answers whether more are wanted.
+pub type EachSpan<'a> = dyn FnMut(u64, u64, &str) -> bool + 'a;
 
 /// A connection with an open transaction.
 pub trait Db {
     /// Rows of a statement.
     fn query(&mut self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, DbError>;
+
+    /// Rows of two numbers and a text, looked at where they lie, until `each` answers false.
+    fn spans(&mut self, sql: &str, values: &[Val<'_>], each: &mut EachSpan<'_>) -> Result<(), DbError>;
 
     /// Runs a statement; answers the number of rows that changed.
     fn execute(&mut self, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError>;

@@ -113,10 +113,15 @@ pub trait Journal: Send + Sync {
     /// `context` renders its events.
     async fn append(&self, context: &EventContext, batch: &Batch) -> Result<AppendOutcome, StoreError>;
 
-    /// Chunks that hold events after `after` (exclusive; none = from the start), oldest first. The first chunk may begin
-    /// before; callers drop what they have. At most `max_bytes` beyond the first chunk.
-    async fn events(&self, run_id: &RunId, after: Option<u64>, max_bytes: usize)
-    -> Result<Vec<EventChunk>, StoreError>;
+    /// The next events after `after` (exclusive; none = from the start), joined to one chunk, which may begin before:
+    /// callers drop what they have. At most `max_bytes` beyond what was stored together with the first. None when there
+    /// are no more.
+    async fn events(
+        &self,
+        run_id: &RunId,
+        after: Option<u64>,
+        max_bytes: usize,
+    ) -> Result<Option<EventChunk>, StoreError>;
 
     /// Records a model call. Returns once it is queued; it becomes durable with, or before, any later write of the run.
     async fn model_call(&self, call: ModelCallRow) -> Result<(), StoreError>;

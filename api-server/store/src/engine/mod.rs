@@ -4,6 +4,7 @@
 
 pub mod driver;
 pub mod job;
+mod merger;
 pub mod readers;
 pub mod store;
 mod store_branches;

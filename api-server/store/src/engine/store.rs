@@ -9,6 +9,7 @@ use tokio::sync::broadcast;
 
 use crate::db::{Db, DbError};
 use crate::engine::driver::{Driver, Purpose};
+use crate::engine::merger::Merger;
 use crate::engine::readers::Readers;
 use crate::engine::writer::Writer;
 use crate::error::StoreError;
@@ -22,18 +23,34 @@ use crate::traits::{Blobs, Changes, Leases, Schema};
 /// Most runs whose session is remembered.
 const MAX_ORDERS: usize = 65_536;
 
-/// The record in a database of one kind.
+/// The record in a database of one kind. Clones share everything.
 pub struct SqlStore<D: Driver> {
     driver: Arc<D>,
     writers: Vec<Arc<Writer>>,
     readers: Option<Arc<Readers<D>>>,
     /// Numbers of runs' sessions, where there is more than one writer.
-    orders: Mutex<HashMap<RunId, u64>>,
+    orders: Arc<Mutex<HashMap<RunId, u64>>>,
     pub(crate) snapshots: Arc<Snapshots>,
     /// Runs that may still wait.
     pub(crate) depths: Arc<Allowances>,
     /// Bytes that namespaces may still store.
     pub(crate) bytes: Arc<Allowances>,
+    pub(crate) merger: Merger,
+}
+
+impl<D: Driver> Clone for SqlStore<D> {
+    fn clone(&self) -> Self {
+        Self {
+            driver: Arc::clone(&self.driver),
+            writers: self.writers.clone(),
+            readers: self.readers.clone(),
+            orders: Arc::clone(&self.orders),
+            snapshots: Arc::clone(&self.snapshots),
+            depths: Arc::clone(&self.depths),
+            bytes: Arc::clone(&self.bytes),
+            merger: self.merger.clone(),
+        }
+    }
 }
 
 impl<D: Driver> SqlStore<D> {
@@ -53,10 +70,11 @@ impl<D: Driver> SqlStore<D> {
             driver,
             writers,
             readers,
-            orders: Mutex::default(),
+            orders: Arc::default(),
             snapshots: Arc::default(),
             depths: Arc::default(),
             bytes: Arc::default(),
+            merger: Merger::default(),
         })
     }
 

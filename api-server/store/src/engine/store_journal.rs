@@ -17,7 +17,13 @@ impl<D: Driver> Journal for SqlStore<D> {
     async fn append(&self, context: &EventContext, batch: &Batch) -> Result<AppendOutcome, StoreError> {
         // Rendered here, on the caller's thread, so that the writer only writes.
         match entries::prepare(context, batch)? {
-            Ok(batch) => self.write(&context.session_id, move |db| append::append(db, &batch)).await,
+            Ok(batch) => {
+                let outcome = self.write(&context.session_id, move |db| append::append(db, &batch)).await?;
+                if let AppendOutcome::Appended { next_index, ended: Some(_), chunk: _ } = &outcome {
+                    self.merge_ended(&context.run_id, *next_index);
+                }
+                Ok(outcome)
+            }
             Err(limit) => Ok(AppendOutcome::LimitExceeded(limit)),
         }
     }
@@ -27,9 +33,11 @@ impl<D: Driver> Journal for SqlStore<D> {
         run_id: &RunId,
         after: Option<u64>,
         max_bytes: usize,
-    ) -> Result<Vec<EventChunk>, StoreError> {
-        let run_id = run_id.clone();
-        self.read(move |db| queries::events(db, &run_id, after, max_bytes)).await
+    ) -> Result<Option<EventChunk>, StoreError> {
+        let wanted = run_id.clone();
+        let (page, chunks) = self.read(move |db| queries::events(db, &wanted, after, max_bytes)).await?;
+        self.merge_read(run_id, chunks);
+        Ok(page)
     }
 
     async fn model_call(&self, call: ModelCallRow) -> Result<(), StoreError> {

@@ -19,6 +19,7 @@ pub mod intents;
 pub mod jobs;
 pub mod keys;
 pub mod leases;
+pub mod merge;
 pub mod models;
 pub mod queries;
 pub mod resume;

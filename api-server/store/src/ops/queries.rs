@@ -45,12 +45,16 @@ const OPEN_OF_AGENTS: &str = "select kind, namespace, name, status, count(*) fro
      group by kind, namespace, name, status";
 const LAST_OF_AGENT: &str = "select run_id, status from runs where namespace = ?1 and name = ?2 and kind = ?3 \
      and finished_at_ms is not null order by finished_at_ms desc limit 1";
+// Bounded in entries by the index, so that no page walks the whole journal, and in bytes before the rows are fetched.
 const EVENTS: &str = "select first_index, next_index, frames from events where run_id = ?1 and first_index >= \
      coalesce((select max(first_index) from events where run_id = ?1 and first_index <= ?2), 0) \
-     and next_index > ?2 order by first_index limit ?3";
+     and first_index < ?3 and next_index > ?2 and run_bytes <= ?4 + coalesce((select run_bytes from events \
+     where run_id = ?1 and first_index <= ?2 order by first_index desc limit 1), 0) order by first_index";
 
-/// Chunks read with one statement.
-const EVENTS_PAGE: u64 = 64;
+/// Most entries read with one statement.
+const EVENTS_PAGE: u64 = 1_024;
+/// Far above what a journal may hold, and far below what the database can add up.
+const ALL_BYTES: usize = 1 << 40;
 
 /// Most rows of a list.
 const MAX_LIST: u64 = 1_000;
@@ -205,31 +209,36 @@ pub fn agent_loads(db: &mut dyn Db) -> Result<Vec<AgentLoad>, DbError> {
     Ok(loads)
 }
 
-/// Chunks with events after `after`.
+/// Events after `after`, joined to one chunk, and how many stored ones that were.
 pub fn events(
     db: &mut dyn Db,
     run_id: &RunId,
     after: Option<u64>,
     max_bytes: usize,
-) -> Result<Vec<EventChunk>, DbError> {
-    let mut chunks: Vec<EventChunk> = Vec::new();
-    let (mut bytes, mut from) = (0_usize, after.map_or(0, |index| index.saturating_add(1)));
-    loop {
-        let rows = db.query(EVENTS, vals![run_id.as_str(), from, EVENTS_PAGE])?;
-        let is_last = (rows.len() as u64) < EVENTS_PAGE;
-        for mut row in rows {
-            let chunk = EventChunk { first_index: row.u64()?, next_index: row.u64()?, frames: row.text()?.into() };
-            if !chunks.is_empty() {
-                bytes = bytes.saturating_add(chunk.frames.len());
-                if bytes > max_bytes {
-                    return Ok(chunks);
+) -> Result<(Option<EventChunk>, usize), DbError> {
+    let from = after.map_or(0, |index| index.saturating_add(1));
+    let values = vals![run_id.as_str(), from, from.saturating_add(EVENTS_PAGE), max_bytes.min(ALL_BYTES)];
+    let mut page: Option<EventChunk> = None;
+    let (mut joined, mut chunks, mut room) = (String::new(), 0, max_bytes);
+    db.spans(EVENTS, values, &mut |first_index, next_index, frames| {
+        match &mut page {
+            // A large chunk goes out as it is.
+            None => page = Some(EventChunk { first_index, next_index, frames: frames.into() }),
+            Some(_) if frames.len() > room => return false,
+            Some(page) => {
+                if chunks == 1 {
+                    joined.push_str(&page.frames);
                 }
+                joined.push_str(frames);
+                page.next_index = next_index;
+                room -= frames.len();
             }
-            from = chunk.next_index;
-            chunks.push(chunk);
         }
-        if is_last {
-            return Ok(chunks);
-        }
+        chunks += 1;
+        true
+    })?;
+    if let Some(page) = page.as_mut().filter(|_| chunks > 1) {
+        page.frames = joined.into();
     }
+    Ok((page, chunks))
 }

@@ -7,7 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 
-use crate::db::{Db, DbError, Row, Val};
+use crate::db::{Db, DbError, EachSpan, Row, Val, unsigned};
 use crate::engine::driver::{Connection, Purpose};
 use crate::postgres::MIGRATIONS;
 use crate::postgres::changes::Changes;
@@ -176,6 +176,18 @@ impl Db for PostgresConnection {
     fn query(&mut self, sql: &str, values: &[Val<'_>]) -> Result<Vec<Row>, DbError> {
         let statement = self.prepare(sql)?;
         self.send(Last::Query(statement, owned(values)))?.iter().map(values::row).collect()
+    }
+
+    fn spans(&mut self, sql: &str, values: &[Val<'_>], each: &mut EachSpan<'_>) -> Result<(), DbError> {
+        let statement = self.prepare(sql)?;
+        let wrong = |error: tokio_postgres::Error| DbError::Corrupt(error.to_string());
+        for row in self.send(Last::Query(statement, owned(values)))? {
+            let (first, next) = (row.try_get(0).map_err(wrong)?, row.try_get(1).map_err(wrong)?);
+            if !each(unsigned(first)?, unsigned(next)?, row.try_get(2).map_err(wrong)?) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn execute(&mut self, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError> {

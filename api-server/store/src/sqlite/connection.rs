@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection as Sqlite3, ErrorCode, OpenFlags, ToSql, params_from_iter};
 
-use crate::db::{Cell, Db, DbError, Row, Val};
+use crate::db::{Cell, Db, DbError, EachSpan, Row, Val, unsigned};
 use crate::engine::driver::{Connection, Purpose};
 use crate::sqlite::checkpoint::{self, Checkpointer};
 use crate::sqlite::{Durability, Location, MIGRATIONS, SqliteOptions};
@@ -134,6 +134,19 @@ impl Db for SqliteConnection {
             rows.push(Row::new(cells));
         }
         Ok(rows)
+    }
+
+    fn spans(&mut self, sql: &str, values: &[Val<'_>], each: &mut EachSpan<'_>) -> Result<(), DbError> {
+        let mut statement = self.inner.prepare_cached(sql)?;
+        let mut found = statement.query(params_from_iter(values))?;
+        while let Some(row) = found.next()? {
+            let (first, next) = (unsigned(row.get(0)?)?, unsigned(row.get(1)?)?);
+            let text = row.get_ref(2)?.as_str().map_err(|error| DbError::Corrupt(error.to_string()))?;
+            if !each(first, next, text) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn execute(&mut self, sql: &str, values: &[Val<'_>]) -> Result<u64, DbError> {

@@ -239,6 +239,12 @@ pub fn model_call(run_id: &RunId, at_ms: u64, cost_nano_usd: Option<u64>) -> Mod
 
 /// All frames of a run.
 pub async fn frames(store: &dyn Store, run_id: &RunId) -> String {
-    let chunks = store.events(run_id, None, usize::MAX).await.unwrap();
-    chunks.iter().map(|chunk| &*chunk.frames).collect()
+    let mut all = String::new();
+    let mut next = 0_u64;
+    while let Some(chunk) = store.events(run_id, next.checked_sub(1), usize::MAX).await.unwrap() {
+        assert_eq!(chunk.first_index, next, "no gap");
+        all.push_str(&chunk.frames);
+        next = chunk.next_index;
+    }
+    all
 }

@@ -155,8 +155,8 @@ impl Line {
         assert_eq!(stored, expected);
         assert!(stored.iter().filter(|(_, status, _)| *status == RunStatus::Running).count() <= 1);
         for run in &self.runs {
-            let mut next = 0;
-            for chunk in store.events(&run.id, None, usize::MAX).await.unwrap() {
+            let mut next = 0_u64;
+            while let Some(chunk) = store.events(&run.id, next.checked_sub(1), usize::MAX).await.unwrap() {
                 assert_eq!(chunk.first_index, next, "no gap");
                 next = chunk.next_index;
             }

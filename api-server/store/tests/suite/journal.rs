@@ -1,15 +1,19 @@
 //! Appending and reading back.
 
+use std::time::Duration;
+
 use cadre_protocol::event::{MAX_EVENT_BYTES, RunEvent};
-use cadre_protocol::ids::Epoch;
+use cadre_protocol::ids::{Epoch, RunId};
 use cadre_protocol::journal::{Batch, Record};
 use cadre_protocol::message::Role;
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::tool::ToolExecution;
-use cadre_store::rows::AppendOutcome;
+use cadre_store::Store;
+use cadre_store::rows::{AppendOutcome, EventChunk, Lease};
 
 use super::Database;
 use super::fixtures::*;
+use super::resumption::resumed;
 
 pub async fn events_are_stored_as_they_go_out(database: &impl Database) {
     let store = database.open();
@@ -26,7 +30,7 @@ pub async fn events_are_stored_as_they_go_out(database: &impl Database) {
     let chunk = chunk.unwrap();
     assert_eq!((next_index, chunk.first_index, chunk.next_index, ended), (3, 0, 3, None));
     assert_eq!(&*chunk.frames, expected);
-    assert_eq!(store.events(&run_id, None, usize::MAX).await.unwrap(), [chunk]);
+    assert_eq!(store.events(&run_id, None, usize::MAX).await.unwrap(), Some(chunk));
     assert_eq!(store.run(&run_id).await.unwrap().unwrap().next_index, 3);
 }
 
@@ -128,22 +132,120 @@ pub async fn events_are_paged_by_bytes(database: &impl Database) {
     for number in 0..150_u64 {
         append(&*store, "s", &run_id, lease.epoch, number * 2, vec![text("a"), text("b")]).await;
     }
-    let all = store.events(&run_id, None, usize::MAX).await.unwrap();
-    assert_eq!(all.len(), 150);
-    let tail = store.events(&run_id, Some(296), usize::MAX).await.unwrap();
-    assert_eq!(tail.iter().map(|chunk| chunk.first_index).collect::<Vec<_>>(), [296, 298], "297 is in the first");
-    assert_eq!(store.events(&run_id, Some(297), usize::MAX).await.unwrap().len(), 1);
-    assert!(store.events(&run_id, Some(299), usize::MAX).await.unwrap().is_empty());
-    assert_eq!(store.events(&run_id, None, 0).await.unwrap().len(), 1, "always one");
-    let (mut after, mut seen) = (None, 0);
-    loop {
-        let page = store.events(&run_id, after, 2_000).await.unwrap();
-        let Some(last) = page.last() else { break };
-        assert_eq!(page[0].first_index, after.map_or(0, |index| index + 1));
-        after = Some(last.next_index - 1);
-        seen += page.len();
+    let read = async |after, max_bytes| store.events(&run_id, after, max_bytes).await.unwrap();
+    let span = |chunk: EventChunk| (chunk.first_index, chunk.next_index, ids(&chunk.frames));
+    let whole = read(None, usize::MAX).await.map(span);
+    assert_eq!(whole, Some((0, 300, (0..300).collect())));
+    assert_eq!(read(Some(296), usize::MAX).await.map(span), Some((296, 300, vec![296, 297, 298, 299])), "297 is in it");
+    assert_eq!(read(Some(297), usize::MAX).await.map(span), Some((298, 300, vec![298, 299])));
+    assert_eq!(read(Some(299), usize::MAX).await, None);
+    assert_eq!(read(None, 0).await.map(span), Some((0, 2, vec![0, 1])), "always one");
+    let (mut next, mut pages) = (0, 0);
+    while let Some(page) = read(u64::checked_sub(next, 1), 2_000).await {
+        assert_eq!(page.first_index, next, "no gap, no duplicate");
+        assert_eq!(ids(&page.frames), (next..page.next_index).collect::<Vec<_>>());
+        assert!(page.frames.len() <= 4_000 && page.next_index > next, "{next}: {} bytes", page.frames.len());
+        (next, pages) = (page.next_index, pages + 1);
     }
-    assert_eq!(seen, 150);
+    assert_eq!(next, 300);
+    assert!((10..150).contains(&pages), "{pages} pages");
+}
+
+pub async fn pages_end_although_a_journal_is_longer(database: &impl Database) {
+    let store = database.open();
+    let (run_id, lease) = running(&*store, "s").await;
+    let batch = vec![text("a"); Batch::MAX_ENTRIES];
+    let count = batch.len() as u64;
+    let total = 10_000_u64.next_multiple_of(count);
+    for first_index in (0..total).step_by(Batch::MAX_ENTRIES) {
+        append(&*store, "s", &run_id, lease.epoch, first_index, batch.clone()).await;
+    }
+    let mut next = 0;
+    while let Some(page) = store.events(&run_id, u64::checked_sub(next, 1), usize::MAX).await.unwrap() {
+        assert_eq!((page.first_index, ids(&page.frames)), (next, (next..page.next_index).collect()));
+        next = page.next_index;
+    }
+    assert_eq!(next, total);
+}
+
+/// A run of a hundred appends, two entries each; answers its frames.
+async fn many_appends(store: &dyn Store) -> (RunId, Lease, String) {
+    let (run_id, lease) = running(store, "s").await;
+    let mut frames = String::new();
+    for number in 0..100 {
+        let entries = vec![text("a"), message(Role::User, "silent")];
+        let (.., chunk, _) = appended(append(store, "s", &run_id, lease.epoch, number * 2, entries).await);
+        frames.push_str(&chunk.unwrap().frames);
+    }
+    (run_id, lease, frames)
+}
+
+/// The same, ended; that is entry 200.
+async fn many_appends_and_an_end(store: &dyn Store) -> (RunId, String) {
+    let (run_id, lease, frames) = many_appends(store).await;
+    let (.., chunk, _) = appended(append(store, "s", &run_id, lease.epoch, 200, vec![completed("a")]).await);
+    (run_id, frames + &chunk.unwrap().frames)
+}
+
+/// Longest wait for what happens in the background.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until the whole journal is one chunk.
+async fn joined(store: &dyn Store, run_id: &RunId, next_index: u64) {
+    let is_one = async || store.events(run_id, None, 0).await.unwrap().unwrap().next_index == next_index;
+    let joined = async {
+        while !is_one().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, joined).await.unwrap();
+}
+
+pub async fn small_chunks_become_few_and_nobody_can_tell(database: &impl Database) {
+    let store = database.open();
+    let (run_id, written) = many_appends_and_an_end(&*store).await;
+    let before = store.run(&run_id).await.unwrap().unwrap();
+    joined(&*store, &run_id, 201).await;
+    assert_eq!(frames(&*store, &run_id).await, written);
+    assert_eq!(store.run(&run_id).await.unwrap().unwrap(), before);
+    let all = ids(&written);
+    for after in 0..200 {
+        let page = store.events(&run_id, Some(after), 0).await.unwrap().unwrap();
+        let rest: Vec<u64> = ids(&page.frames).into_iter().filter(|id| *id > after).collect();
+        assert_eq!(rest, all.iter().copied().filter(|id| *id > after).collect::<Vec<_>>());
+    }
+    assert_eq!(store.events(&run_id, Some(200), usize::MAX).await.unwrap(), None);
+}
+
+pub async fn chunks_left_small_by_a_crash_are_joined_when_they_are_read(database: &impl Database) {
+    let store = database.open();
+    let (run_id, written) = many_appends_and_an_end(&*store).await;
+    // As if the process had been killed: whatever is joined by now stays so, the rest stays small.
+    drop(store);
+    let store = database.open();
+    assert_eq!(frames(&*store, &run_id).await, written);
+    joined(&*store, &run_id, 201).await;
+    assert_eq!(frames(&*store, &run_id).await, written);
+}
+
+pub async fn a_run_goes_on_behind_joined_chunks(database: &impl Database) {
+    let store = database.open();
+    let (run_id, held, written) = many_appends(&*store).await;
+    fail(&*store, "s", &run_id, held.epoch, 200).await;
+    joined(&*store, &run_id, 201).await;
+    resumed(&*store, &run_id, 100, None).await;
+    let epoch = store.start(&run_id, &held, now()).await.unwrap().unwrap().epoch;
+    let entries = vec![text("b"), completed("b")];
+    let (next_index, chunk, _) = appended(append(&*store, "s", &run_id, epoch, 201, entries).await);
+    assert_eq!(next_index, 203);
+    let all = frames(&*store, &run_id).await;
+    assert!(all.starts_with(&written) && all.ends_with(&*chunk.unwrap().frames));
+    assert_eq!(ids(&all), (0..200).step_by(2).chain(200..203).collect::<Vec<_>>());
+}
+
+/// Numbers of frames.
+fn ids(frames: &str) -> Vec<u64> {
+    frames.lines().filter_map(|line| line.strip_prefix("id: ")?.parse().ok()).collect()
 }
 
 pub async fn records_become_messages_and_tools(database: &impl Database) {

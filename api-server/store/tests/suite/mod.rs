@@ -112,6 +112,10 @@ macro_rules! conformance {
                 limits_are_kept,
                 a_run_can_not_grow_beyond_its_limit,
                 events_are_paged_by_bytes,
+                pages_end_although_a_journal_is_longer,
+                small_chunks_become_few_and_nobody_can_tell,
+                chunks_left_small_by_a_crash_are_joined_when_they_are_read,
+                a_run_goes_on_behind_joined_chunks,
                 records_become_messages_and_tools;
             branches:
                 a_fork_begins_with_what_is_kept,
