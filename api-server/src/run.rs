@@ -92,12 +92,16 @@ pub fn assemble(parts: ServerParts) -> (Service, WorkerState, UserSettings) {
 /// When a listener fails.
 pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationToken) -> anyhow::Result<()> {
     let store = parts.store.clone();
+    let preparing = prepare(parts.gateway.clone(), parts.catalog.clone(), stop.clone());
     let (service, worker_state, mut user_settings) = assemble(parts);
-    service.start_when_current().await;
     let closing = CancellationToken::new();
     let closed = CancellationToken::new();
     user_settings.shutdown = closing.clone();
-    let user = user::router(service.clone(), user_settings);
+    // Describing the routes takes as long as looking at the record.
+    let of_router = service.clone();
+    let user = tokio::task::spawn_blocking(move || user::router(of_router, user_settings));
+    service.start_when_current().await;
+    let user = user.await.context("the user port has no router")?;
     let mut user = tokio::spawn(tcp(listeners.user, user, closing.clone()));
     let worker = worker::router(worker_state);
     let mut worker = match listeners.worker {
@@ -108,6 +112,8 @@ pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationT
         let admin = admin::router(AdminState::new(service.clone()));
         tokio::spawn(tcp(listener, admin, closed.clone()))
     });
+    // After the listeners: nobody should wait for what only some models need.
+    let preparing = tokio::spawn(preparing);
     let outcome = tokio::select! {
         () = stop.cancelled() => Ok(()),
         ended = &mut user => ended.context("the user listener failed"),
@@ -116,6 +122,7 @@ pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationT
     // No further callers; streams end, so that their clients go to another replica; whoever waits for an answer gets
     // it, since workers are still connected.
     tracing::info!("stopping");
+    preparing.abort();
     closing.cancel();
     if !user.is_finished() && tokio::time::timeout(FINISH, &mut user).await.is_err() {
         tracing::warn!(seconds = FINISH.as_secs(), "requests were still in flight");
@@ -129,6 +136,17 @@ pub async fn serve(parts: ServerParts, listeners: Listeners, stop: CancellationT
     }
     store.close().await;
     outcome
+}
+
+/// Lets the gateway get ready for the models that there are, until it is.
+async fn prepare(gateway: Arc<Gateway>, catalog: Arc<dyn Catalog>, stop: CancellationToken) {
+    let mut changes = catalog.changes();
+    while !gateway.prepare(catalog.models().iter().map(AsRef::as_ref)).await {
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return,
+        }
+    }
 }
 
 async fn tcp(listener: TcpListener, router: Router, closing: CancellationToken) {

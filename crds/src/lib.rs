@@ -9,3 +9,4 @@ pub mod model;
 pub mod resolve;
 pub mod run;
 pub mod sandbox;
+pub mod schema;

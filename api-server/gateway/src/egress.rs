@@ -8,11 +8,13 @@ pub(crate) mod headers;
 mod resolver;
 
 use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
+use tokio::sync::OnceCell;
 use url::{Host, Url};
 
 pub use address::EgressPolicy;
@@ -56,11 +58,18 @@ pub(crate) struct Outgoing {
     pub(crate) body: Option<Bytes>,
 }
 
-/// The client.
-#[derive(Debug)]
+/// The client. It is two, since CA certificates take long to read and `http` needs none.
 pub(crate) struct Egress {
-    client: reqwest::Client,
+    plain: reqwest::Client,
+    secure: OnceCell<reqwest::Client>,
+    resolver: Arc<GuardedResolver>,
     policy: Arc<EgressPolicy>,
+}
+
+impl fmt::Debug for Egress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Egress").field("policy", &self.policy).finish_non_exhaustive()
+    }
 }
 
 impl Egress {
@@ -69,29 +78,46 @@ impl Egress {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let policy = Arc::new(policy);
         let resolver = Arc::new(GuardedResolver { lookup, policy: Arc::clone(&policy) });
-        let builder = || {
-            reqwest::Client::builder()
-                .dns_resolver(Arc::clone(&resolver))
-                .redirect(reqwest::redirect::Policy::none())
-                .no_proxy()
-                .referer(false)
-                .connect_timeout(CONNECT_TIMEOUT)
-                .pool_idle_timeout(IDLE_TIMEOUT)
-                .user_agent(concat!("cadre/", env!("CARGO_PKG_VERSION")))
-        };
-        let client = builder().build().or_else(|error| {
-            // An image without a CA bundle can still use plain HTTP; TLS then trusts nobody.
-            tracing::warn!(%error, "no usable CA certificates: https destinations will be refused");
-            builder().tls_certs_only([]).build()
-        });
-        Ok(Self { client: client.map_err(BuildError)?, policy })
+        let plain = builder(&resolver).tls_certs_only([]).build().map_err(BuildError)?;
+        Ok(Self { plain, secure: OnceCell::new(), resolver, policy })
+    }
+
+    /// Makes what a request there needs, once. Without it the first request does, within its time limit.
+    pub(crate) async fn prepare(&self, url: &Url) {
+        self.client(url).await;
+    }
+
+    /// Whether no request has to make anything any more.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.secure.initialized()
+    }
+
+    async fn client(&self, url: &Url) -> &reqwest::Client {
+        if !is_secure(url) {
+            return &self.plain;
+        }
+        self.secure
+            .get_or_init(async || {
+                let resolver = Arc::clone(&self.resolver);
+                let built = tokio::task::spawn_blocking(move || builder(&resolver).build()).await;
+                match built {
+                    Ok(Ok(client)) => client,
+                    // TLS of the plain client trusts nobody.
+                    Ok(Err(error)) => {
+                        tracing::warn!(%error, "no usable CA certificates: https destinations will be refused");
+                        self.plain.clone()
+                    }
+                    Err(_) => self.plain.clone(),
+                }
+            })
+            .await
     }
 
     /// Sends a request and waits for the answer's head.
     pub(crate) async fn send(&self, outgoing: Outgoing) -> Result<reqwest::Response, EgressError> {
         let Outgoing { method, url, headers, body } = outgoing;
         let host = self.check(&url)?;
-        let mut request = self.client.request(method, url).headers(headers);
+        let mut request = self.client(&url).await.request(method, url).headers(headers);
         if let Some(body) = body {
             if body.len() > MAX_REQUEST_BYTES {
                 return Err(EgressError::TooLarge);
@@ -115,6 +141,21 @@ impl Egress {
             _ => Ok(host),
         }
     }
+}
+
+fn builder(resolver: &Arc<GuardedResolver>) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .dns_resolver(Arc::clone(resolver))
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .referer(false)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .user_agent(concat!("cadre/", env!("CARGO_PKG_VERSION")))
+}
+
+fn is_secure(url: &Url) -> bool {
+    url.scheme() == "https"
 }
 
 /// Only `http` and `https`, without user name and password.

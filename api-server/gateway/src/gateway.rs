@@ -9,6 +9,7 @@ use cadre_protocol::message::{Message, Role, ToolCall};
 use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelReply, ModelRequest};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use crate::budget::{self, Bound, Meter};
 use crate::config::{ModelConfig, Provider};
@@ -112,6 +113,15 @@ impl Gateway {
         }
     }
 
+    /// Gets ready for calls of these models: CA certificates are read if one of them needs them, which a call would
+    /// otherwise wait for. True once there is nothing left to get ready.
+    pub async fn prepare<'a>(&self, models: impl IntoIterator<Item = &'a ModelConfig>) -> bool {
+        for url in models.into_iter().filter_map(destination) {
+            self.egress.prepare(&url).await;
+        }
+        self.egress.is_prepared()
+    }
+
     async fn attempts(
         &self,
         model: &ModelConfig,
@@ -119,6 +129,9 @@ impl Gateway {
         sink: &mut Sink<'_>,
         meter: Option<&dyn Meter>,
     ) -> Result<Answer, ModelError> {
+        if let Some(url) = destination(model) {
+            self.egress.prepare(&url).await;
+        }
         let mut made = 0_u32;
         loop {
             made = made.saturating_add(1);
@@ -186,6 +199,11 @@ impl Gateway {
             }
         }
     }
+}
+
+/// Where a model's requests go; none if nowhere.
+fn destination(model: &ModelConfig) -> Option<Url> {
+    if model.provider == Provider::Scripted { None } else { models::endpoint(model).ok() }
 }
 
 fn timed_out(model: &ModelConfig) -> ModelError {

@@ -36,6 +36,7 @@ impl Gateway {
             Ok(outgoing) => outgoing,
             Err(reason) => return RemoteToolResult { content: reason, error: true },
         };
+        self.egress.prepare(&outgoing.url).await;
         match tokio::time::timeout(timeout, self.fetch(outgoing)).await {
             Ok(Ok(result)) => result,
             Ok(Err(reason)) => RemoteToolResult { content: reason, error: true },

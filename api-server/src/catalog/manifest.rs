@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cadre_crds::agent::AgentSpec;
-use cadre_crds::manifest as crds;
 use cadre_crds::model::ModelSpec;
 use cadre_crds::run::RunSpec;
+use cadre_crds::schema::SPECS;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -214,7 +214,7 @@ fn take(
     }
 }
 
-static CRDS: OnceLock<Result<Vec<crds::Manifest>, String>> = OnceLock::new();
+static SCHEMAS: OnceLock<Result<Value, String>> = OnceLock::new();
 
 fn spec<T: DeserializeOwned>(document: &Document<'_>, plural: &str, name: &str) -> Result<T, Vec<Problem>> {
     if !is_name(name) {
@@ -223,12 +223,9 @@ fn spec<T: DeserializeOwned>(document: &Document<'_>, plural: &str, name: &str) 
     }
     let object: Object<T> = document.read().map_err(|problem| vec![problem])?;
     let value: Value = document.read().map_err(|problem| vec![problem])?;
-    // Made once: that takes longer than all else that is done with a manifest.
-    let crds = CRDS.get_or_init(|| crds::all().map_err(|error| error.to_string()));
-    let crds = crds.as_ref().map_err(|error| vec![document.problem(error)])?;
-    let crd = crds.iter().find(|crd| crd.plural == plural);
-    let schema = crd.map(|crd| &crd.object["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]);
-    let problems = schema.map(|schema| schema::problems(schema, &value["spec"])).unwrap_or_default();
+    let schemas = SCHEMAS.get_or_init(|| serde_json::from_str(SPECS).map_err(|error| error.to_string()));
+    let schemas = schemas.as_ref().map_err(|error| vec![document.problem(error)])?;
+    let problems = schema::problems(&schemas[plural], &value["spec"]);
     all(document, problems.into_iter().map(|problem| format!("spec.{problem}")).collect())?;
     Ok(object.spec)
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cadre_gateway::{EgressPolicy, Gateway, Lookup, Provider};
+use cadre_gateway::{EgressPolicy, Gateway, Lookup, ModelConfig, Provider};
 use cadre_protocol::model::ModelErrorCategory;
 use cadre_protocol::worker::RemoteToolResult;
 use serde_json::{Map, Value, json};
@@ -203,6 +203,18 @@ async fn a_host_that_says_nothing_costs_no_more_than_the_time_limit() {
     let serve = async { closed_by_client(server.accept().await).await };
     let (result, ()) = tokio::join!(call, serve);
     assert!(result.error && result.content == "no complete answer within 2.5 s", "{}", result.content);
+}
+
+#[tokio::test]
+async fn certificates_are_read_once_a_model_needs_them() {
+    let gateway = gateway(secrets());
+    let chat = |base| ModelConfig { retries: 0, ..model(Provider::OpenAICompatible, base) };
+    let (plain, secure) = (chat("http://127.0.0.1:1"), chat("https://127.0.0.1:1"));
+    assert!(!gateway.prepare([&plain]).await, "plain HTTP needs none");
+    assert!(gateway.prepare([&plain, &secure]).await);
+    assert!(gateway.prepare([]).await, "there is nothing left to get ready");
+    let error = ask(&gateway, &secure, hello()).await.unwrap_err();
+    assert_eq!(error.category, ModelErrorCategory::Network, "nobody listens there: {error}");
 }
 
 /// Proxy variables are ignored, and without any CA certificate plain HTTP still works. The environment belongs to a
