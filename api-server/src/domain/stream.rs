@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cadre_protocol::ids::RunId;
-use cadre_store::rows::EventChunk;
+use cadre_store::rows::{EventChunk, RunRow};
 use futures::stream::BoxStream;
 use tokio::sync::broadcast::error::RecvError;
 
@@ -21,6 +21,18 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// The server stops.
 struct Stopping;
 
+/// What is known of a run before anything is read.
+enum Known {
+    Nothing,
+    /// How it stood when its row was read.
+    Row {
+        entries: u64,
+        ended: bool,
+    },
+    /// That it had not begun when this began to listen.
+    Start(Listener),
+}
+
 enum Live {
     Chunk(EventChunk),
     /// Something was missed: the record has it.
@@ -35,24 +47,45 @@ impl Service {
     /// Callers check with [`Self::run`] first that it is there and theirs. A slow reader delays nobody.
     #[must_use]
     pub fn stream(&self, run_id: &RunId, after: Option<u64>) -> BoxStream<'static, EventChunk> {
-        self.follow(run_id, after, None)
+        self.follow(run_id, after, Known::Nothing)
     }
 
     /// The events of a run that somebody has listened to since before it was accepted.
     #[must_use]
     pub fn stream_from_start(&self, run_id: &RunId, listener: Listener) -> BoxStream<'static, EventChunk> {
-        self.follow(run_id, None, Some(listener))
+        self.follow(run_id, None, Known::Start(listener))
     }
 
-    fn follow(&self, run_id: &RunId, after: Option<u64>, listener: Option<Listener>) -> BoxStream<'static, EventChunk> {
+    /// The same as [`Self::stream`] of a run that was just looked at: the record is not asked again how it stands.
+    #[must_use]
+    pub fn stream_of(&self, run: &RunRow, after: Option<u64>) -> BoxStream<'static, EventChunk> {
+        let (entries, ended) = (run.next_index, run.status.is_terminal());
+        self.follow(&run.run_id, after, Known::Row { entries, ended })
+    }
+
+    fn follow(&self, run_id: &RunId, after: Option<u64>, known: Known) -> BoxStream<'static, EventChunk> {
         let (service, run_id) = (self.clone(), run_id.clone());
         Box::pin(async_stream::stream! {
-            // Nothing can have been missed by whoever listened before there was anything.
-            let mut complete = listener.is_some();
             // Listening starts before the first read, so that nothing falls between the two.
-            let mut listener = listener.unwrap_or_else(|| service.0.hub.listen(&run_id, Wants::Events));
+            let listen = || service.0.hub.listen(&run_id, Wants::Events);
+            let (mut complete, mut end, mut open_at) = (false, None, None);
+            let mut listener = match known {
+                Known::Start(listener) => {
+                    // Nothing can have been missed by whoever listened before there was anything.
+                    complete = true;
+                    listener
+                }
+                Known::Row { entries, ended } => {
+                    (end, open_at) = if ended { (Some(entries), None) } else { (None, Some(entries)) };
+                    listen()
+                }
+                Known::Nothing => {
+                    let listener = listen();
+                    end = service.end(&run_id).await;
+                    listener
+                }
+            };
             let mut next = after.map_or(0, |index| index.saturating_add(1));
-            let mut end = if complete { None } else { service.end(&run_id).await };
             'record: loop {
                 while !std::mem::take(&mut complete) && end.is_none_or(|end| next < end) {
                     let Ok(stored) = service.read(&run_id, next).await else { return };
@@ -63,6 +96,11 @@ impl Service {
                 }
                 if end.is_some() {
                     return;
+                }
+                // An end is an entry: without a new one, the run goes on as it was seen.
+                if open_at.take().is_some_and(|entries| next > entries) {
+                    end = service.end(&run_id).await;
+                    continue 'record;
                 }
                 loop {
                     match service.live(&mut listener).await {

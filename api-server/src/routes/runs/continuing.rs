@@ -121,7 +121,7 @@ pub async fn go_on(
 
 fn events(state: &UserState, continued: &Continued, seat: StreamSeat, content_only: bool) -> Response {
     let Continued { submitted, after } = continued;
-    let chunks = seated(state.service.stream(&submitted.run.run_id, *after), seat);
+    let chunks = seated(state.service.stream_of(&submitted.run, *after), seat);
     let plan = Plan { after: *after, content_only, ..Plan::default() };
     body::response(chunks, plan, state.settings.shutdown.clone())
 }

@@ -111,10 +111,9 @@ fn events(
     listener: Option<Listener>,
     seat: StreamSeat,
 ) -> BoxStream<'static, EventChunk> {
-    let run_id = &submitted.run.run_id;
     let chunks = match listener {
-        Some(listener) => state.service.stream_from_start(run_id, listener),
-        None => state.service.stream(run_id, None),
+        Some(listener) => state.service.stream_from_start(&submitted.run.run_id, listener),
+        None => state.service.stream_of(&submitted.run, None),
     };
     seated(chunks, seat)
 }

@@ -55,7 +55,7 @@ pub async fn resume(
     match lookup::run_of(&state.service, &actor, &agent_id, &run_id, session_id.as_deref()).await {
         Ok(run) => {
             let seat = state.streams.enter(&run.component.namespace)?;
-            let chunks = seated(state.service.stream(&run.run_id, after), seat);
+            let chunks = seated(state.service.stream_of(&run, after), seat);
             Ok(body::response(chunks, resume::plan(&run, after), state.settings.shutdown.clone()))
         }
         Err(error) if error.status() == StatusCode::NOT_FOUND => Ok(body::single(resume::error(error.message()))),
