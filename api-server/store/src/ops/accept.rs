@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use crate::db::{Db, DbError, vals};
 use crate::ops::allowances::Allowances;
 use crate::ops::depth::{self, Full, Wish};
-use crate::ops::keys::{self, Found};
+use crate::ops::keys;
 use crate::ops::leases::Joined;
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{leases, slots, start};
@@ -140,8 +140,8 @@ pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<Ac
 
 fn replay(db: &mut dyn Db, run: &NewRun, key: &IdempotencyKey) -> Result<Option<AcceptOutcome>, DbError> {
     Ok(keys::find(db, keys::Scope::of(run), key)?.map(|found| match found {
-        Found::Run(run) => AcceptOutcome::Replayed(run),
-        Found::Conflict => AcceptOutcome::IdempotencyConflict,
+        keys::Found::Run(run) => AcceptOutcome::Replayed(run),
+        keys::Found::Conflict => AcceptOutcome::IdempotencyConflict,
     }))
 }
 
