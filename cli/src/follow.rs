@@ -168,8 +168,7 @@ impl Follower {
             self.last = Some(index);
         }
         (self.tries, self.empty_replays) = (0, 0);
-        let tells_an_end = End::of(&frame.name).is_some() || frame.name == "RunPaused";
-        self.over = tells_an_end && index.is_none_or(|index| index >= self.last_from);
+        self.over = End::of(&frame.name).is_some() && index.is_none_or(|index| index >= self.last_from);
         Ok(Some(frame))
     }
 

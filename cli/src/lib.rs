@@ -53,10 +53,8 @@ enum Command {
 /// The program, under whichever name it was started.
 #[must_use]
 pub fn main() -> ExitCode {
-    let program = std::env::args_os().next();
-    let program = program.as_deref().map(Path::new).and_then(Path::file_stem).and_then(|name| name.to_str());
-    let plugin = program == Some("kubectl-cadre");
-    let (name, shown) = if plugin { ("kubectl-cadre", "kubectl cadre") } else { ("cadre", "cadre") };
+    let shown = program();
+    let name = if shown == "cadre" { "cadre" } else { "kubectl-cadre" };
     let command = Cli::command().name(name).bin_name(shown);
     let cli = match Cli::from_arg_matches(&command.clone().get_matches()) {
         Ok(cli) => cli,
@@ -68,6 +66,13 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => failure.report(),
     }
+}
+
+/// What people type to start this program.
+fn program() -> &'static str {
+    let program = std::env::args_os().next();
+    let program = program.as_deref().map(Path::new).and_then(Path::file_stem).and_then(|name| name.to_str());
+    if program == Some("kubectl-cadre") { "kubectl cadre" } else { "cadre" }
 }
 
 fn dispatch(cli: Cli, command: clap::Command, name: &str) -> Result<ExitCode, Failure> {

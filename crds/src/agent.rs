@@ -118,10 +118,23 @@ pub struct AgentSpec {
 }
 
 /// A tool.
+///
+/// ```yaml
+/// - {type: Builtin, builtin: {name: Shell}, requireApproval: [shell]}
+/// - {type: Builtin, builtin: {name: Files}, requireApproval: [write_file, edit_file]}
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = Rule::new("self.type != 'Builtin' || has(self.builtin)")
     .message("type Builtin needs the member builtin, for example builtin: {name: Shell}"))]
+#[x_kube(validation = Rule::new("[has(self.requireApproval), has(self.requireUserInput), has(self.externalExecution)].filter(set, set).size() <= 1")
+    .message("set only one of requireApproval, requireUserInput and externalExecution: a call waits for one kind of answer"))]
+#[x_kube(validation = Rule::new("!has(self.builtin) || !has(self.requireApproval) || self.requireApproval.all(t, t == '*' || (self.builtin.name == 'Shell' && t == 'shell') || (self.builtin.name == 'Files' && t in ['list_files', 'read_file', 'write_file', 'edit_file', 'search_files']) || (self.builtin.name == 'Http' && t == 'http'))")
+    .message("requireApproval names tools of this entry as the model sees them: shell; list_files, read_file, write_file, edit_file, search_files; http; or '*' for all"))]
+#[x_kube(validation = Rule::new("!has(self.builtin) || !has(self.externalExecution) || self.externalExecution.all(t, t == '*' || (self.builtin.name == 'Shell' && t == 'shell') || (self.builtin.name == 'Files' && t in ['list_files', 'read_file', 'write_file', 'edit_file', 'search_files']) || (self.builtin.name == 'Http' && t == 'http'))")
+    .message("externalExecution names tools of this entry as the model sees them: shell; list_files, read_file, write_file, edit_file, search_files; http; or '*' for all"))]
+#[x_kube(validation = Rule::new("!has(self.builtin) || !has(self.requireUserInput) || self.requireUserInput.all(a, (self.builtin.name == 'Shell' && a in ['command', 'cwd', 'timeout_seconds']) || (self.builtin.name == 'Files' && a in ['content', 'first_line', 'glob', 'max_lines', 'new', 'old', 'path', 'pattern', 'recursive', 'replace_all']) || (self.builtin.name == 'Http' && a in ['body', 'headers', 'method', 'url']))")
+    .message("requireUserInput names arguments of this entry's tools: command, cwd, timeout_seconds of Shell; content, first_line, glob, max_lines, new, old, path, pattern, recursive, replace_all of Files; body, headers, method, url of Http"))]
 pub struct ToolSpec {
     /// Which member is set.
     #[serde(rename = "type")]
@@ -136,6 +149,20 @@ pub struct ToolSpec {
     /// Whether a call may run twice without harm: after a crash it is then run again instead of reported.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub idempotent: bool,
+    /// Tools, as the model sees them, whose calls each need a person's yes; `*` is all of this entry. The run is paused
+    /// meanwhile. An approved call runs once, with exactly the arguments that were approved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "set"), inner(length(min = 1, max = 64)))]
+    pub require_approval: Vec<String>,
+    /// Arguments that the user gives. The model is not offered them; the run is paused until they are there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "set"), inner(length(min = 1, max = 64)))]
+    pub require_user_input: Vec<String>,
+    /// Tools, as the model sees them, that the run's caller carries out; `*` is all of this entry. The run is paused until
+    /// the result is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "set"), inner(length(min = 1, max = 64)))]
+    pub external_execution: Vec<String>,
 }
 
 fn default_tool_timeout() -> u32 {
@@ -315,6 +342,9 @@ pub struct AgentStatus {
     /// Runs that wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_runs: Option<u32>,
+    /// Runs that wait for a person.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_runs: Option<u32>,
     /// The run that ended last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_run: Option<LastRun>,

@@ -2,7 +2,8 @@
 //! shows its revision.
 
 use cadre_protocol::agent::{
-    AgentSnapshot, Builtin, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy, ToolBinding,
+    AgentSnapshot, Builtin, Gates, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy,
+    ToolBinding,
 };
 use cadre_protocol::ids::ComponentRef;
 use cadre_protocol::model::ToolChoice;
@@ -155,6 +156,11 @@ fn tools(spec: &AgentSpec) -> Result<Vec<ToolBinding>, Unresolved> {
             timeout_seconds: tool.timeout_seconds,
             idempotent: tool.idempotent,
             hosts,
+            gates: Gates {
+                approval: tool.require_approval.clone(),
+                user_input: tool.require_user_input.clone(),
+                external: tool.external_execution.clone(),
+            },
         });
     }
     Ok(tools)

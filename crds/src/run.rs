@@ -232,7 +232,7 @@ pub struct RunStatus {
     /// Generation that the conditions speak of; −1 until a controller has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Complete, Failed, Finished, Ready, Reconciling, Stalled.
+    /// Complete, Failed, Paused, Finished, Ready, Reconciling, Stalled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
@@ -269,6 +269,20 @@ pub struct RunStatus {
     /// The run of the same session that it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_on: Option<String>,
+    /// While it is paused: the calls that wait for a person. `kubectl cadre logs run/NAME` shows them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
+    pub pending_approvals: Vec<PendingApproval>,
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PendingApproval {
+    /// Id of the call.
+    pub id: String,
+    /// Its tool.
+    pub tool: String,
 }
 
 /// Tokens and cost of a run.

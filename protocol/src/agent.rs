@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::ids::{ComponentRef, Revision};
 use crate::model::ToolChoice;
+use crate::requirement::Gate;
 
 /// What to do about a tool call that had started and whose result is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,37 @@ impl Builtin {
             Self::Http => false,
         }
     }
+
+    /// Its tools, as the model sees them.
+    #[must_use]
+    pub fn tools(self) -> &'static [&'static str] {
+        match self {
+            Self::Shell => &["shell"],
+            Self::Files => &["list_files", "read_file", "write_file", "edit_file", "search_files"],
+            Self::Http => &["http"],
+        }
+    }
+
+    /// The arguments of its tools.
+    #[must_use]
+    pub fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Shell => &["command", "cwd", "timeout_seconds"],
+            Self::Files => &[
+                "content",
+                "first_line",
+                "glob",
+                "max_lines",
+                "new",
+                "old",
+                "path",
+                "pattern",
+                "recursive",
+                "replace_all",
+            ],
+            Self::Http => &["body", "headers", "method", "url"],
+        }
+    }
 }
 
 /// A tool of the agent.
@@ -73,6 +105,44 @@ pub struct ToolBinding {
     /// Hosts that `http` may reach: exact names, or `*.suffix`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// Which of its calls wait for a person.
+    #[serde(default, skip_serializing_if = "Gates::is_empty")]
+    pub gates: Gates,
+}
+
+/// Which calls of a tool family wait for a person. Tools are named as the model sees them; `*` is all of a family.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Gates {
+    /// Tools that need a yes for each call.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approval: Vec<String>,
+    /// Arguments that the user gives.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub user_input: Vec<String>,
+    /// Tools that run at the caller.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub external: Vec<String>,
+}
+
+impl Gates {
+    /// Whether no call waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.approval.is_empty() && self.user_input.is_empty() && self.external.is_empty()
+    }
+
+    /// Why a call of a tool waits, given the names of the tool's arguments. None: it runs at once.
+    pub fn of<'a>(&self, tool: &str, mut arguments: impl Iterator<Item = &'a str>) -> Option<Gate> {
+        let has = |tools: &[String]| tools.iter().any(|name| name == "*" || name == tool);
+        if has(&self.external) {
+            Some(Gate::ExternalExecution)
+        } else if arguments.any(|argument| self.user_input.iter().any(|name| name == argument)) {
+            Some(Gate::UserInput)
+        } else {
+            has(&self.approval).then_some(Gate::Confirmation)
+        }
+    }
 }
 
 /// How much of earlier turns the model sees.

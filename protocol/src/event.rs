@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::ids::{RunId, SessionId};
+use crate::requirement::{self, RunRequirement};
 use crate::tool::ToolExecution;
 
 /// Tokens and times that events carry; the same fields as a run's `metrics`.
@@ -51,7 +52,7 @@ pub enum RunEvent {
         /// Provider.
         model_provider: String,
     },
-    /// The run goes on: in another worker, after an error, or from a part of another run.
+    /// The run goes on: in another worker, after an error or a pause, or from a part of another run.
     RunContinued {},
     /// A request to the model begins.
     ModelRequestStarted {
@@ -100,6 +101,15 @@ pub enum RunEvent {
         tool: ToolExecution,
         /// The error.
         error: String,
+    },
+    /// The run waits for a person.
+    RunPaused {
+        /// What the model has said, or a sentence for people.
+        content: String,
+        /// The calls that wait.
+        tools: Vec<ToolExecution>,
+        /// The same, with what was said about them.
+        requirements: Vec<RunRequirement>,
     },
     /// Ended well.
     RunCompleted {
@@ -153,11 +163,21 @@ impl RunEvent {
             Self::ToolCallStarted { .. } => "ToolCallStarted",
             Self::ToolCallCompleted { .. } => "ToolCallCompleted",
             Self::ToolCallError { .. } => "ToolCallError",
+            Self::RunPaused { .. } => "RunPaused",
             Self::RunCompleted { .. } => "RunCompleted",
             Self::RunError { .. } => "RunError",
             Self::RunCancelled { .. } => "RunCancelled",
             Self::CustomEvent { .. } => "CustomEvent",
         }
+    }
+
+    /// The run pauses for these calls; cut to what an event can carry.
+    #[must_use]
+    pub fn paused(mut content: String, requirements: Vec<RunRequirement>) -> Self {
+        content.truncate(content.floor_char_boundary(MAX_PAUSE_TEXT_BYTES));
+        let requirements = requirement::fit(requirements);
+        let tools = requirements.iter().map(|requirement| requirement.tool_execution.clone()).collect();
+        Self::RunPaused { content, tools, requirements }
     }
 
     /// A plain piece of the answer.
@@ -192,6 +212,9 @@ struct Rendered<'a> {
     nested_depth: u8,
     event_index: u64,
 }
+
+/// Most bytes of text that an event of a pause carries: even if each takes six as JSON it fits.
+const MAX_PAUSE_TEXT_BYTES: usize = 6 << 10;
 
 /// Largest rendered event, in bytes; a larger one ends its run (security rule 19).
 pub const MAX_EVENT_BYTES: usize = 256 << 10;

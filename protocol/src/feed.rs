@@ -107,6 +107,18 @@ pub struct RunReport {
     /// What else it waits for, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<String>,
+    /// While it is paused: the calls that wait for a person.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending_approvals: Vec<PendingApproval>,
+}
+
+/// A call that waits for a person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingApproval {
+    /// The model's id of the call.
+    pub id: String,
+    /// Its tool.
+    pub tool: String,
 }
 
 impl RunReport {

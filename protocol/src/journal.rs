@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::RunEvent;
 use crate::ids::{Epoch, RunId};
 use crate::message::Message;
+use crate::requirement::{Decision, RunRequirement};
 use crate::run::RunEnd;
 use crate::tool::{ToolExecution, WorkspaceEffect};
 
@@ -41,6 +42,13 @@ pub enum Record {
     Retry {},
     /// The attempt has ended. Always the last entry of a batch, and of the epoch for this run.
     Finished(RunEnd),
+    /// The run waits for a person. As [`Record::Finished`] the last entry of a batch and of the epoch.
+    Paused {
+        /// What the model has said, or a sentence for people.
+        content: String,
+        /// The calls that wait.
+        requirements: Vec<RunRequirement>,
+    },
 }
 
 /// One entry: an event for streams, a record for resumption, or both.
@@ -103,6 +111,9 @@ pub struct Progress {
     /// [`Record::Retry`] entries since the run was accepted, or resumed after its end.
     #[serde(default)]
     pub retries: u32,
+    /// What people have decided about calls that the run had paused for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<Decision>,
 }
 
 /// A finished tool call that changed a workspace: what `workspace_rolled_back` is computed from.

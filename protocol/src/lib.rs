@@ -13,6 +13,7 @@ pub mod model;
 pub mod money;
 pub mod nesting;
 pub mod problem;
+pub mod requirement;
 pub mod run;
 pub mod tool;
 pub mod worker;

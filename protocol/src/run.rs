@@ -36,6 +36,12 @@ impl RunStatus {
         }
     }
 
+    /// Whether nothing more will happen until somebody asks for it: it has ended, or waits for a person.
+    #[must_use]
+    pub fn is_at_rest(self) -> bool {
+        self == Self::Paused || self.is_terminal()
+    }
+
     /// The text on the wire and in the database.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::requirement::UserInputField;
+
 /// Start, end (Unix seconds) and duration (seconds) of a tool call.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ToolMetrics {
@@ -45,7 +47,7 @@ pub struct ToolExecution {
     /// Needs values from the user.
     pub requires_user_input: Option<bool>,
     /// Which values.
-    pub user_input_schema: Option<Value>,
+    pub user_input_schema: Option<Vec<UserInputField>>,
     /// Needs feedback.
     pub user_feedback_schema: Option<Value>,
     /// Whether the user has answered.

@@ -135,6 +135,9 @@ pub enum WorkerFrame {
         run_id: RunId,
         /// The writer's epoch.
         epoch: Epoch,
+        /// The model's id of the call: what a person has decided about it is found by that.
+        #[serde(default)]
+        tool_call_id: String,
         /// Tool name.
         tool: String,
         /// Arguments.

@@ -10,6 +10,7 @@ use cadre_protocol::tool::{ToolExecution, ToolMetrics, WorkspaceEffect};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::approvals::Ruling;
 use super::bounds;
 use super::ends::Stop;
 use super::ports::Lost;
@@ -31,6 +32,8 @@ enum Work {
     Malformed(String),
     /// Answer without a trace in the stream: no such tool, or the limit is reached.
     Refuse(String),
+    /// A person has decided that it does not run here; there is a record and no trace in the stream.
+    Tell { text: String, error: bool },
     /// An earlier attempt recorded its result.
     Take,
     /// An earlier attempt may or may not have carried it out.
@@ -61,6 +64,15 @@ impl Turn {
     }
 
     fn fresh(&mut self, call: ToolCall, recorded: bool) -> Task {
+        if let Some((tool, ruling)) = self.ruled(&call) {
+            self.tool_calls_used += 1;
+            let work = match ruling {
+                Ruling::Run(prepared) => Work::Run { prepared, recorded },
+                Ruling::Malformed(why) => Work::Malformed(why),
+                Ruling::Tell { text, error } => Work::Tell { text, error },
+            };
+            return Task { call, tool, work };
+        }
         let tool = ToolExecution {
             tool_call_id: call.id.clone(),
             tool_name: call.name.clone(),
@@ -71,12 +83,11 @@ impl Turn {
         self.tool_calls_used += 1;
         let limit = self.assignment.agent.tool_call_limit;
         let work = match tools::read(&call, &self.assignment.agent.tools) {
-            _ if limit.is_some_and(|limit| self.tool_calls_used > limit as usize) => Work::Refuse(format!(
-                "The limit of tool calls is reached: {} was not run. Do not call tools again; answer with what you know.",
-                bounds::prefix(&call.name, 100)
-            )),
+            _ if limit.is_some_and(|limit| self.tool_calls_used > limit as usize) => Work::Refuse(beyond_limit(&call)),
             Reading::UnknownTool(why) => Work::Refuse(why),
             Reading::Malformed(why) => Work::Malformed(why),
+            // Nobody was asked about it, because those who are come up to the limit.
+            Reading::Ready(_) if self.gate(&call).is_some() => Work::Refuse(beyond_limit(&call)),
             Reading::Ready(prepared) => Work::Run { prepared, recorded },
         };
         Task { call, tool, work }
@@ -102,7 +113,7 @@ impl Turn {
                     self.journal.event(RunEvent::ToolCallStarted { tool: tool.clone() });
                     self.open.push(tool.clone());
                 }
-                Work::Refuse(_) | Work::Take | Work::Unknown(_) => {}
+                Work::Refuse(_) | Work::Tell { .. } | Work::Take | Work::Unknown(_) => {}
             }
         }
     }
@@ -115,11 +126,18 @@ impl Turn {
                 self.answer_call(&call, &tool.result.unwrap_or_default(), error);
             }
             Work::Refuse(why) => self.answer_call(&call, &why, true),
+            Work::Tell { text, error } => self.tell(&call, tool, &text, error),
             Work::Malformed(why) => self.finish(&call, tool, Outcome::error(why), Duration::ZERO),
             Work::Unknown(reason) => self.finish_unknown(&call, tool, &reason),
             Work::Run { prepared, recorded } => self.run_call(&call, tool, &prepared, recorded).await?,
         }
         Ok(())
+    }
+
+    fn tell(&mut self, call: &ToolCall, tool: ToolExecution, text: &str, error: bool) {
+        let tool = ToolExecution { tool_call_error: Some(error), result: Some(text.to_owned()), ..tool };
+        self.journal.push(None, Some(Record::ToolFinished { tool, effect: None, unknown_outcome: false }));
+        self.answer_call(call, text, error);
     }
 
     async fn run_call(
@@ -143,7 +161,7 @@ impl Turn {
             return Ok(());
         }
         let started = Instant::now();
-        match self.attempt(&call.name, prepared).await {
+        match self.attempt(call, prepared).await {
             Ok(outcome) => self.finish(call, tool, outcome, started.elapsed()),
             Err(Lost { reason, may_have_happened: true }) => self.finish_unknown(call, tool, &reason),
             Err(Lost { reason, .. }) => {
@@ -157,8 +175,8 @@ impl Turn {
     }
 
     /// Runs a call. When its runner is lost, waits for the runner's return, then runs it again where that is allowed.
-    async fn attempt(&self, name: &str, prepared: &Prepared) -> Result<Outcome, Lost> {
-        let lost = match tools::run(name, prepared, &self.host).await {
+    async fn attempt(&self, call: &ToolCall, prepared: &Prepared) -> Result<Outcome, Lost> {
+        let lost = match tools::run(call, prepared, &self.host).await {
             Err(lost) if lost.may_have_happened => lost,
             result => return result,
         };
@@ -167,8 +185,9 @@ impl Turn {
         {
             return Err(lost);
         }
-        let repeatable = self.assignment.agent.on_unknown_outcome == OnUnknownOutcome::Retry || prepared.idempotent;
-        if repeatable { tools::run(name, prepared, &self.host).await } else { Err(lost) }
+        let told_to = self.assignment.agent.on_unknown_outcome == OnUnknownOutcome::Retry;
+        let repeatable = (told_to || prepared.idempotent) && !prepared.once;
+        if repeatable { tools::run(call, prepared, &self.host).await } else { Err(lost) }
     }
 
     fn finish(&mut self, call: &ToolCall, tool: ToolExecution, outcome: Outcome, took: Duration) {
@@ -273,6 +292,13 @@ impl Turn {
         }
         self.add(Message { stand_in: true, ..Message::tool_result(call, text, true, (self.host.clock)()) });
     }
+}
+
+fn beyond_limit(call: &ToolCall) -> String {
+    let name = bounds::prefix(&call.name, 100);
+    format!(
+        "The limit of tool calls is reached: {name} was not run. Do not call tools again; answer with what you know."
+    )
 }
 
 fn start_record(tool: &ToolExecution, prepared: &Prepared) -> Record {

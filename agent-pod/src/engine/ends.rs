@@ -4,6 +4,7 @@ use cadre_protocol::event::RunEvent;
 use cadre_protocol::journal::Record;
 use cadre_protocol::model::{ModelError, ModelErrorCategory};
 use cadre_protocol::nesting;
+use cadre_protocol::requirement::RunRequirement;
 use cadre_protocol::run::{RunEnd, RunFailure};
 use serde_json::Value;
 
@@ -22,6 +23,8 @@ pub enum Stop {
     },
     /// The process is ending; another engine goes on.
     HandOver,
+    /// Calls wait for a person.
+    Paused(Vec<RunRequirement>),
 }
 
 /// Longest message of a failure, in bytes.

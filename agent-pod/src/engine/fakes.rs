@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use cadre_protocol::agent::{
-    AgentSnapshot, Builtin, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy, ToolBinding,
+    AgentSnapshot, Builtin, Gates, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy,
+    ToolBinding,
 };
 use cadre_protocol::exec::{ExecBody, ExecOp};
 use cadre_protocol::ids::{BlobDigest, ComponentRef, Epoch, RunId, SessionId};
@@ -33,7 +34,13 @@ fn now() -> u64 {
 
 /// An agent with all tools.
 pub fn agent() -> AgentSnapshot {
-    let tool = |builtin| ToolBinding { builtin, timeout_seconds: 60, idempotent: false, hosts: Vec::new() };
+    let tool = |builtin| ToolBinding {
+        builtin,
+        timeout_seconds: 60,
+        idempotent: false,
+        hosts: Vec::new(),
+        gates: Gates::default(),
+    };
     AgentSnapshot {
         component: ComponentRef::agent("default", "helper"),
         api_id: "helper".into(),
@@ -244,7 +251,7 @@ impl World {
                     progress.tool_calls.push(ToolCallState { tool, idempotent, finished: true });
                 }
                 Some(Record::Retry {}) => progress.retries += 1,
-                Some(Record::Finished(_)) | None => {}
+                Some(Record::Finished(_) | Record::Paused { .. }) | None => {}
             }
         }
         progress
@@ -349,7 +356,7 @@ impl Models for Fake {
 
 #[async_trait]
 impl RemoteTools for Fake {
-    async fn call(&self, _: &str, arguments: Map<String, Value>, _: bool) -> Result<RemoteToolResult, Lost> {
+    async fn call(&self, _: &str, _: &str, arguments: Map<String, Value>, _: bool) -> Result<RemoteToolResult, Lost> {
         let url = arguments.get("url").and_then(Value::as_str).unwrap_or_default().to_owned();
         self.0.executed.lock().unwrap().push(url);
         Ok(RemoteToolResult { content: "200".into(), error: false })

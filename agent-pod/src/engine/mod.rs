@@ -3,6 +3,7 @@
 //! Owns the order of things within a run and what a run resumes from. Must not know an HTTP route, a socket or a
 //! Kubernetes type: everything outside is one of the traits in [`ports`].
 
+mod approvals;
 pub mod bounds;
 mod calls;
 pub mod context;

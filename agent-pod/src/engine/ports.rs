@@ -64,12 +64,17 @@ pub struct Lost {
 /// Tools that the API server runs.
 #[async_trait]
 pub trait RemoteTools: Send + Sync {
-    /// Runs a tool. `repeatable` says that running it twice does no harm. Dropping the future takes the call back.
+    /// Runs a tool for the call of that id. `repeatable` says that running it twice does no harm. Dropping the future takes the call back.
     ///
     /// # Errors
     /// When there is no answer.
-    async fn call(&self, tool: &str, arguments: Map<String, Value>, repeatable: bool)
-    -> Result<RemoteToolResult, Lost>;
+    async fn call(
+        &self,
+        call_id: &str,
+        tool: &str,
+        arguments: Map<String, Value>,
+        repeatable: bool,
+    ) -> Result<RemoteToolResult, Lost>;
 }
 
 /// A piece of a file.

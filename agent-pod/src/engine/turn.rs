@@ -1,6 +1,6 @@
 //! One run from its assignment to its end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use cadre_protocol::exec::{ExecBody, ExecOp};
 use cadre_protocol::journal::{Record, ToolCallState};
 use cadre_protocol::message::{Message, Role};
 use cadre_protocol::model::ToolSpec;
+use cadre_protocol::requirement::Decision;
 use cadre_protocol::run::RunEnd;
 use cadre_protocol::tool::ToolExecution;
 use cadre_protocol::worker::Assignment;
@@ -18,14 +19,14 @@ use serde_json::Value;
 use super::ends::{self, Stop};
 use super::journal::RunJournal;
 use super::ports::{Control, Host, Signal};
-use super::resume::{self, Step};
+use super::resume::{self, Plan, Step};
 use super::rollback::{self, Rollback};
-use super::{context, tools};
+use super::{approvals, context, tools};
 
 /// How the engine let go of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    /// It has ended, durably.
+    /// It has ended, or waits for a person, durably.
     Ended,
     /// Another engine goes on with it; all that is known is durable.
     HandedOver,
@@ -41,8 +42,10 @@ pub(super) struct Turn {
     pub(super) journal: RunJournal,
     /// This run's messages, as recorded.
     pub(super) messages: Vec<Message>,
-    /// Tool calls that earlier attempts recorded.
+    /// Tool calls of the last reply that earlier attempts recorded.
     pub(super) known: Vec<ToolCallState>,
+    /// What people have decided about calls of the last reply.
+    pub(super) decisions: HashMap<String, Decision>,
     /// Text of the answer that is on its way.
     pub(super) partial: String,
     /// Calls that were announced and have no result.
@@ -102,7 +105,8 @@ async fn sleep_or_forever(duration: Option<Duration>) {
 
 impl Turn {
     fn new(mut assignment: Assignment, host: Host, control: Control) -> Self {
-        let progress = std::mem::take(&mut assignment.progress);
+        let mut progress = std::mem::take(&mut assignment.progress);
+        let (known, decisions) = approvals::of_last_reply(&mut progress);
         let now_ms = (host.clock)();
         let is_new = assignment.attempt <= 1 && progress.messages.is_empty();
         let journal = RunJournal::new(host.journal.clone(), host.clock, progress.next_index);
@@ -113,7 +117,8 @@ impl Turn {
             journal,
             tool_calls_used: progress.messages.iter().filter(|message| message.role == Role::Tool).count(),
             messages: progress.messages,
-            known: progress.tool_calls,
+            known,
+            decisions,
             partial: String::new(),
             open: Vec::new(),
             started: HashSet::new(),
@@ -149,10 +154,19 @@ impl Turn {
         loop {
             match resume::next(&self.messages, &self.known, self.assignment.agent.on_unknown_outcome) {
                 Step::AskModel => self.ask_model().await?,
-                Step::RunTools(plans) => self.run_calls(plans).await?,
+                Step::RunTools(plans) => self.work_through(plans).await?,
                 Step::Finish => return Ok(self.answer()),
             }
         }
+    }
+
+    /// Runs the calls that need nobody, then waits for a person if others do.
+    async fn work_through(&mut self, plans: Vec<Plan>) -> Result<(), Stop> {
+        let (free, waiting) = self.part(plans);
+        if !free.is_empty() {
+            self.run_calls(free).await?;
+        }
+        if waiting.is_empty() { Ok(()) } else { Err(Stop::Paused(waiting)) }
     }
 
     /// The run's first entries, and all that must be known before the model is asked.
@@ -274,6 +288,10 @@ impl Turn {
     fn end(&mut self, outcome: Result<RunEnd, Stop>) -> Exit {
         let end = match outcome {
             Err(Stop::HandOver) => return Exit::HandedOver,
+            Err(Stop::Paused(requirements)) => {
+                self.pause(requirements);
+                return Exit::Ended;
+            }
             Err(Stop::Failed { failure, after_ms: _ }) => RunEnd::Error(failure),
             Ok(RunEnd::Cancelled { reason, .. }) => {
                 RunEnd::Cancelled { content: std::mem::take(&mut self.partial), reason }

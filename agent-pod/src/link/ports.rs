@@ -88,17 +88,19 @@ impl Models for RunLink {
 impl RemoteTools for RunLink {
     async fn call(
         &self,
+        call_id: &str,
         tool: &str,
         arguments: Map<String, Value>,
         repeatable: bool,
     ) -> Result<RemoteToolResult, Lost> {
         let (sender, result) = oneshot::channel();
         let HeldRun { run_id, epoch } = self.run.clone();
-        let tool = tool.to_owned();
+        let (tool_call_id, tool) = (call_id.to_owned(), tool.to_owned());
         let _guard = self.open(Waiter::Tool(sender, repeatable), |call| WorkerFrame::ToolCall {
             call,
             run_id,
             epoch,
+            tool_call_id,
             tool,
             arguments,
         });

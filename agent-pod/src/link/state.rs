@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use cadre_protocol::ids::{Epoch, RunId};
 use cadre_protocol::journal::{Batch, Entry, Record};
 use cadre_protocol::model::{ModelError, ModelErrorCategory};
+use cadre_protocol::requirement::RunRequirement;
 use cadre_protocol::worker::{Assignment, HeldRun, RemoteToolResult, ServerFrame, WorkerFrame};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -352,6 +353,7 @@ fn entry_bytes(entry: &Entry) -> usize {
         Some(RunEvent::ToolCallStarted { tool } | RunEvent::ToolCallCompleted { tool, .. }) => tool_bytes(tool),
         Some(RunEvent::ToolCallError { tool, error }) => tool_bytes(tool) + error.len(),
         Some(RunEvent::RunCompleted { content, .. }) => bounds::size(content),
+        Some(RunEvent::RunPaused { requirements, .. }) => 2 * requirement_bytes(requirements),
         _ => 0,
     };
     let record = match &entry.record {
@@ -361,9 +363,14 @@ fn entry_bytes(entry: &Entry) -> usize {
             message.content.len() + message.reasoning.as_ref().map_or(0, String::len) + calls + data
         }
         Some(Record::ToolStarted { tool, .. } | Record::ToolFinished { tool, .. }) => tool_bytes(tool),
+        Some(Record::Paused { content, requirements }) => content.len() + requirement_bytes(requirements),
         Some(Record::Retry {} | Record::Finished(_)) | None => 0,
     };
     256 + event + record
+}
+
+fn requirement_bytes(requirements: &[RunRequirement]) -> usize {
+    requirements.iter().map(|requirement| tool_bytes(&requirement.tool_execution)).sum()
 }
 
 fn tool_bytes(tool: &cadre_protocol::tool::ToolExecution) -> usize {

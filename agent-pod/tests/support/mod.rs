@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use cadre_agent::config::{Endpoint, Enforcement, EngineConfig, ExecSource, TokenSource};
 use cadre_protocol::agent::{
-    AgentSnapshot, Builtin, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy, ToolBinding,
+    AgentSnapshot, Builtin, Gates, HistoryPolicy, ModelBinding, OnUnknownOutcome, OnWorkspaceLoss, RetryPolicy,
+    ToolBinding,
 };
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Batch, Entry, Progress, Record};
@@ -183,7 +184,13 @@ impl Server {
 pub fn assignment(tools: &[Builtin]) -> Assignment {
     let tools = tools
         .iter()
-        .map(|builtin| ToolBinding { builtin: *builtin, timeout_seconds: 600, idempotent: false, hosts: Vec::new() })
+        .map(|builtin| ToolBinding {
+            builtin: *builtin,
+            timeout_seconds: 600,
+            idempotent: false,
+            hosts: Vec::new(),
+            gates: Gates::default(),
+        })
         .collect();
     let agent = AgentSnapshot {
         component: ComponentRef::agent("default", "helper"),

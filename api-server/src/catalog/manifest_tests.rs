@@ -95,6 +95,26 @@ fn what_the_crds_refuse_in_cel_is_refused_here() {
             "{modelRef: {name: m}, sandbox: {template: {network: {mode: Allowlist}}}}",
             "mode Allowlist needs allow",
         ),
+        (
+            "Agent",
+            "{modelRef: {name: m}, tools: [{type: Builtin, builtin: {name: Shell}, requireApproval: ['*'], requireUserInput: [command]}]}",
+            "set only one of requireApproval, requireUserInput and externalExecution",
+        ),
+        (
+            "Agent",
+            "{modelRef: {name: m}, tools: [{type: Builtin, builtin: {name: Shell}, requireApproval: [http]}]}",
+            "requireApproval names tools of this entry",
+        ),
+        (
+            "Agent",
+            "{modelRef: {name: m}, tools: [{type: Builtin, builtin: {name: Files}, externalExecution: [shell]}]}",
+            "externalExecution names tools of this entry",
+        ),
+        (
+            "Agent",
+            "{modelRef: {name: m}, tools: [{type: Builtin, builtin: {name: Shell}, requireUserInput: [path]}]}",
+            "requireUserInput names arguments of this entry's tools",
+        ),
     ];
     for (kind, spec, expected) in cases {
         let text = format!("apiVersion: cadre.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n");

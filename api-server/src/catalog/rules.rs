@@ -1,8 +1,9 @@
 //! The rules that the CRDs state in CEL, for manifests that no kube-apiserver has checked. Same messages.
 
-use cadre_crds::agent::{AgentSpec, BuiltinName, BuiltinTool};
+use cadre_crds::agent::{AgentSpec, BuiltinName, BuiltinTool, ToolSpec};
 use cadre_crds::model::{ModelApi, ModelSpec, Provider};
 use cadre_crds::sandbox::{NetworkMode, Persistence, SandboxTemplateSpec};
+use cadre_protocol::agent::Builtin;
 
 /// Header names that carry credentials.
 const SECRET_HEADERS: [&str; 7] =
@@ -55,7 +56,10 @@ pub fn agent(spec: &AgentSpec) -> Vec<&'static str> {
     let mut found = Vec::new();
     for tool in &spec.tools {
         match &tool.builtin {
-            Some(builtin) => found.extend(self::builtin(builtin)),
+            Some(builtin) => {
+                found.extend(self::builtin(builtin));
+                found.extend(gates(tool, builtin.name));
+            }
             None => found.push("type Builtin needs the member builtin, for example builtin: {name: Shell}"),
         }
     }
@@ -70,6 +74,35 @@ fn builtin(tool: &BuiltinTool) -> Vec<&'static str> {
     broken([
         (!http && tool.http.is_some(), "http belongs to name Http: remove it or set name: Http"),
         (http && tool.http.is_none(), "name Http needs http.hosts: the hosts that the tool may reach"),
+    ])
+}
+
+fn gates(tool: &ToolSpec, name: BuiltinName) -> Vec<&'static str> {
+    let builtin = match name {
+        BuiltinName::Shell => Builtin::Shell,
+        BuiltinName::Files => Builtin::Files,
+        BuiltinName::Http => Builtin::Http,
+    };
+    let ToolSpec { require_approval, require_user_input, external_execution, .. } = tool;
+    let set = [require_approval, require_user_input, external_execution].into_iter().filter(|list| !list.is_empty());
+    let unknown = |tools: &[String]| tools.iter().any(|tool| tool != "*" && !builtin.tools().contains(&tool.as_str()));
+    broken([
+        (
+            set.count() > 1,
+            "set only one of requireApproval, requireUserInput and externalExecution: a call waits for one kind of answer",
+        ),
+        (
+            unknown(require_approval),
+            "requireApproval names tools of this entry as the model sees them: shell; list_files, read_file, write_file, edit_file, search_files; http; or '*' for all",
+        ),
+        (
+            unknown(external_execution),
+            "externalExecution names tools of this entry as the model sees them: shell; list_files, read_file, write_file, edit_file, search_files; http; or '*' for all",
+        ),
+        (
+            require_user_input.iter().any(|argument| !builtin.arguments().contains(&argument.as_str())),
+            "requireUserInput names arguments of this entry's tools: command, cwd, timeout_seconds of Shell; content, first_line, glob, max_lines, new, old, path, pattern, recursive, replace_all of Files; body, headers, method, url of Http",
+        ),
     ])
 }
 

@@ -125,8 +125,8 @@ impl Service {
         if !self.has_lease(writer, &detail.run.session_id, batch.epoch).await? {
             return Ok(Late::Foreign);
         }
-        // One that waits has ended before and is to be resumed: its last batch may come once more.
-        if detail.run.status.is_terminal() || detail.run.status == RunStatus::Pending {
+        // One that waits has ended or paused before and is to go on: its last batch may come once more.
+        if detail.run.status != RunStatus::Running {
             return Ok(Late::Ended(context(&detail.run, &detail.agent)));
         }
         Ok(if self.adopt(writer, &held).await? { Late::Adopted } else { Late::Foreign })

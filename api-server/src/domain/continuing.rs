@@ -1,5 +1,5 @@
-//! Going on from a run: a run that failed goes on under its own id, all others are left as they are and a new one begins
-//! with what is kept of them.
+//! Going on from a run: a run that failed or waits for a person goes on under its own id, all others are left as they are
+//! and a new one begins with what is kept of them.
 
 use std::time::Instant;
 
@@ -10,6 +10,7 @@ use cadre_store::branches::{Fork, KeyOf, ResumeOutcome, Resumption};
 use cadre_store::rows::{IdempotencyKey, NewRun, Origin, Principal, RunDetail, RunRow};
 
 use super::boundary::{self, ContinueFrom};
+use super::decisions::Answer;
 use super::keyed::key_of;
 use super::{DomainError, Service, Submit, Submitted};
 use crate::telemetry::TraceParent;
@@ -32,8 +33,10 @@ pub struct Continue {
     pub input: Option<String>,
     /// The same as a word on the new answer. Only with `regenerate`.
     pub additional_instructions: Option<String>,
-    /// Whether the caller brings results of tools that the run is said to wait for.
-    pub has_tools: bool,
+    /// What people answer about the calls that the run waits for.
+    pub answers: Vec<Answer>,
+    /// Who answers; the run's owner when absent.
+    pub decided_by: Option<Principal>,
     /// The user that the caller names; the old run's when absent.
     pub user_id: Option<String>,
     /// Idempotency key.
@@ -47,6 +50,10 @@ pub struct Continue {
 enum Plan {
     /// The same run goes on.
     Resume { input: Option<String> },
+    /// What is said about its calls is recorded.
+    Answer,
+    /// It goes on already.
+    Attach,
     /// A new run keeps this many messages.
     Fork { keep: usize, input: Option<String>, regenerate: Option<bool> },
 }
@@ -94,6 +101,14 @@ impl Service {
             }
             let done = match plan(&detail.run, &detail.messages, &wish)? {
                 Plan::Resume { input } => self.resume_run(&detail, input, None, key).await?,
+                Plan::Answer => {
+                    let decided_by = wish.decided_by.clone().unwrap_or_else(|| detail.run.principal.clone());
+                    self.answer(&detail, &wish.answers, decided_by).await?
+                }
+                Plan::Attach => match self.attach(&detail, &wish.answers) {
+                    None => return Err(not_ended(&detail.run)),
+                    attached => attached,
+                },
                 Plan::Fork { keep, input, regenerate } => {
                     let fork = Fork {
                         source: run_id.clone(),
@@ -209,17 +224,20 @@ fn extended(input: &RunInput, more: &str) -> RunInput {
 
 /// What a wish means for a run that stands so.
 fn plan(run: &RunRow, messages: &[Message], wish: &Continue) -> Result<Plan, DomainError> {
-    let Continue { from, fork, regenerate, replace_original, has_tools, .. } = wish;
+    let Continue { from, fork, regenerate, replace_original, answers, .. } = wish;
     let input = said(wish)?;
     match run.status {
         RunStatus::Cancelled => return Err(not_continuable(&run.run_id, "run is cancelled")),
-        RunStatus::Pending | RunStatus::Running | RunStatus::Paused => {
-            let status = run.status.as_str();
-            return Err(not_continuable(&run.run_id, &format!("it has not ended ({status})")));
+        RunStatus::Paused if *fork || *regenerate || *from != ContinueFrom::End => return Err(not_ended(run)),
+        RunStatus::Paused if input.is_some() => {
+            return Err(bad("The run is paused: answer its tool calls; `input` can't be added"));
         }
+        RunStatus::Paused => return Ok(Plan::Answer),
+        RunStatus::Pending | RunStatus::Running if !answers.is_empty() => return Ok(Plan::Attach),
+        RunStatus::Pending | RunStatus::Running => return Err(not_ended(run)),
         RunStatus::Completed | RunStatus::Error | RunStatus::Regenerated => {}
     }
-    if *has_tools {
+    if !answers.is_empty() {
         return Err(not_continuable(&run.run_id, "it is not paused, so it waits for no results of tools"));
     }
     if *regenerate {
@@ -279,7 +297,11 @@ fn bad(problem: &str) -> DomainError {
     DomainError::BadRequest(problem.to_owned())
 }
 
-fn not_continuable(run_id: &RunId, reason: &str) -> DomainError {
+fn not_ended(run: &RunRow) -> DomainError {
+    not_continuable(&run.run_id, &format!("it has not ended ({})", run.status.as_str()))
+}
+
+pub(super) fn not_continuable(run_id: &RunId, reason: &str) -> DomainError {
     DomainError::NotContinuable { run_id: run_id.clone(), reason: reason.to_owned() }
 }
 

@@ -30,6 +30,7 @@ fn run(status: RunStatus) -> RunRow {
         created_at_ms: 0,
         started_at_ms: None,
         finished_at_ms: None,
+        paused_ms: 0,
         lineage: Lineage::default(),
     }
 }
@@ -93,14 +94,22 @@ fn refusals_say_what_is_wrong() {
     for (status, reason) in [
         (RunStatus::Cancelled, "cannot continue run r: run is cancelled"),
         (RunStatus::Running, "cannot continue run r: it has not ended (RUNNING)"),
-        (RunStatus::Paused, "cannot continue run r: it has not ended (PAUSED)"),
     ] {
         let error = with(Continue::default(), status);
         assert_eq!((error.to_string().as_str(), error.code().status()), (reason, 409));
     }
-    let tools = with(Continue { has_tools: true, ..Continue::default() }, RunStatus::Completed);
+    let answers = vec![Answer { call_id: Some("c".into()), ..Answer::default() }];
+    let answered = Continue { answers, ..Continue::default() };
+    let tools = with(answered.clone(), RunStatus::Completed);
     assert!(tools.to_string().contains("not paused") && tools.code().status() == 409, "{tools}");
+    let fork = with(Continue { fork: true, ..answered.clone() }, RunStatus::Paused);
+    assert!(fork.to_string().contains("has not ended (PAUSED)") && fork.code().status() == 409, "{fork}");
     let some = || Some("x".to_owned());
+    let added = with(Continue { input: some(), ..answered.clone() }, RunStatus::Paused);
+    assert_eq!(added.code().status(), 400);
+    for (status, expected) in [(RunStatus::Paused, Plan::Answer), (RunStatus::Running, Plan::Attach)] {
+        assert_eq!(plan(&run(status), &messages(), &answered).unwrap(), expected);
+    }
     for wish in [
         Continue { input: some(), additional_instructions: some(), regenerate: true, ..Continue::default() },
         Continue { additional_instructions: some(), ..Continue::default() },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cadre_protocol::ids::{RunId, SessionId};
-use cadre_protocol::run::{RunEnd, RunFailure};
+use cadre_protocol::run::{RunEnd, RunFailure, RunStatus};
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{EndedRun, Origin, RunRow, ServerEnd};
 
@@ -17,12 +17,19 @@ use super::service::{Change, Inner, now_ms};
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// A worker has ended its run: the record says so already.
+    /// A worker has ended its run, or waits for a person: the record says so already.
     pub(crate) fn finished(&self, scope: &RunScope, next_index: u64, ended: EndedRun) {
-        self.0.metrics.ended(ended.status);
         let idle = self.board().vacate(&scope.session_id, &scope.run_id, true);
-        self.0.hub.end(&scope.run_id, Some(next_index), scope.seen.detail(scope, &ended));
-        self.trace(&scope.run_id);
+        if ended.status == RunStatus::Paused {
+            // It may go on already: readers ask the record whether there is more to come.
+            self.0.hub.wake(&scope.run_id);
+        } else {
+            self.0.metrics.ended(ended.status);
+            // A cancel that has met a pause has an event of the server's own.
+            let next_index = (ended.status != RunStatus::Cancelled).then_some(next_index);
+            self.0.hub.end(&scope.run_id, next_index, scope.seen.detail(scope, &ended));
+            self.trace(&scope.run_id);
+        }
         self.tell(scope.of_object.then_some(&scope.run_id));
         // Also when there is a next run: it may end before it begins, and a timer that is late does nothing.
         if let Some(idle) = idle {

@@ -223,8 +223,8 @@ impl Service {
     /// A run that the worker holds and this server does not know of. True when it is the worker's, or over.
     pub(crate) async fn adopt(&self, writer: &Writer, held: &HeldRun) -> Result<bool, DomainError> {
         let Some(detail) = self.0.store.detail(&held.run_id).await? else { return Ok(false) };
-        if detail.run.status.is_terminal() || detail.run.status == RunStatus::Pending {
-            // It has ended, and perhaps waits to be resumed: its last batch is acknowledged or fenced when it comes again.
+        if detail.run.status != RunStatus::Running {
+            // It has ended or paused, and perhaps waits to go on: its last batch is acknowledged or fenced when it comes again.
             return Ok(true);
         }
         if !self.has_lease(writer, &detail.run.session_id, held.epoch).await? {

@@ -4,12 +4,14 @@
 //! replica knows ([`board`], [`hub`]) makes things fast; what is right is decided by leases and epochs in the record.
 
 pub mod accept;
+mod answering;
 pub mod append;
 pub mod board;
 pub mod boundary;
 pub mod budget;
 pub mod cancel;
 pub mod continuing;
+pub mod decisions;
 pub mod departure;
 pub mod error;
 pub mod finish;

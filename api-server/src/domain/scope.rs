@@ -102,9 +102,9 @@ pub fn context(run: &RunRow, agent: &AgentSnapshot) -> EventContext {
     }
 }
 
-/// When a started run times out, in Unix milliseconds.
+/// When a started run times out, in Unix milliseconds. The time that it waited for a person does not count.
 #[must_use]
 pub fn deadline_ms(run: &RunRow) -> Option<u64> {
     let seconds = u64::from(run.timeout_seconds?);
-    Some(run.started_at_ms?.saturating_add(seconds.saturating_mul(1000)))
+    Some(run.started_at_ms?.saturating_add(run.paused_ms).saturating_add(seconds.saturating_mul(1000)))
 }

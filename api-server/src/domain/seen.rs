@@ -73,7 +73,15 @@ impl Seen {
         run.metrics = RunMetrics::clone(&ended.metrics);
         run.finished_at_ms = Some(finished_at_ms);
         let (session_state, agent) = (ended.session_state.clone(), scope.agent.clone());
-        Some(Box::new(RunDetail { run, messages, tools, session_state, agent, waiting_on: None }))
+        Some(Box::new(RunDetail {
+            run,
+            messages,
+            tools,
+            session_state,
+            agent,
+            waiting_on: None,
+            approvals: Vec::new(),
+        }))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Kept>> {
@@ -103,8 +111,8 @@ impl Kept {
                 self.end = Some((entry.at_ms, end));
                 true
             }
-            // The attempts are counted in the record.
-            Some(Record::Retry {}) => false,
+            // The attempts are counted in the record, and so are the calls that wait.
+            Some(Record::Retry {} | Record::Paused { .. }) => false,
         })
     }
 

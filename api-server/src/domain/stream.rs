@@ -43,7 +43,7 @@ enum Live {
 }
 
 impl Service {
-    /// The run's events after number `after`, stored ones and then live ones, until its end.
+    /// The run's events after number `after`, stored ones and then live ones, until its end or its next pause.
     /// Callers check with [`Self::run`] first that it is there and theirs. A slow reader delays nobody.
     #[must_use]
     pub fn stream(&self, run_id: &RunId, after: Option<u64>) -> BoxStream<'static, EventChunk> {
@@ -59,7 +59,7 @@ impl Service {
     /// The same as [`Self::stream`] of a run that was just looked at: the record is not asked again how it stands.
     #[must_use]
     pub fn stream_of(&self, run: &RunRow, after: Option<u64>) -> BoxStream<'static, EventChunk> {
-        let (entries, ended) = (run.next_index, run.status.is_terminal());
+        let (entries, ended) = (run.next_index, run.status.is_at_rest());
         self.follow(&run.run_id, after, Known::Row { entries, ended })
     }
 
@@ -160,7 +160,7 @@ impl Service {
     /// Where the events of a run that has ended end; none while it goes on.
     async fn end(&self, run_id: &RunId) -> Option<u64> {
         match self.0.store.run(run_id).await {
-            Ok(Some(run)) => run.status.is_terminal().then_some(run.next_index),
+            Ok(Some(run)) => run.status.is_at_rest().then_some(run.next_index),
             Ok(None) => Some(0),
             // Unknown: the end will be told by the hub, or by the next reader's look.
             Err(_) => None,

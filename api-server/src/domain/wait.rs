@@ -12,13 +12,13 @@ use super::{DomainError, Service};
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 impl Service {
-    /// Waits until a run has ended.
+    /// Waits until a run has ended, or waits for a person.
     ///
     /// # Errors
     /// [`DomainError::NotEnded`] after `timeout`; the run goes on. [`DomainError::RunNotFound`].
     pub async fn wait_end(&self, run_id: &RunId, timeout: Duration) -> Result<RunDetail, DomainError> {
         let listener = self.0.hub.listen(run_id, Wants::End);
-        if self.run(run_id, None).await?.status.is_terminal() {
+        if self.run(run_id, None).await?.status.is_at_rest() {
             return self.detail(run_id, None).await;
         }
         self.wait_for(run_id, listener, timeout).await
@@ -48,7 +48,7 @@ impl Service {
                 () = tokio::time::sleep_until(until) => return Err(DomainError::NotEnded(run_id.clone())),
                 () = self.0.stopping.cancelled() => return Err(DomainError::ShuttingDown),
             }
-            if self.run(run_id, None).await?.status.is_terminal() {
+            if self.run(run_id, None).await?.status.is_at_rest() {
                 return self.detail(run_id, None).await;
             }
         }

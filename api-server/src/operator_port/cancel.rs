@@ -24,7 +24,7 @@ pub async fn cancel(
         let absent = || DomainError::RunNotFound(uid.clone());
         let run = service.store().run_of_object(&namespace, &uid).await?.ok_or_else(absent)?;
         let run = service.cancel(&run.run_id, None).await?;
-        report(&run, None, None).ok_or_else(absent)
+        report(&run, None, None, &[]).ok_or_else(absent)
     };
     match cancelled.await {
         Ok(report) => Json(report).into_response(),

@@ -12,6 +12,8 @@ use bytes::Bytes;
 use cadre_gateway::Gateway;
 use cadre_protocol::feed::{AgentReport, CredentialReport, FeedItem, IsolationReport};
 use cadre_protocol::ids::RunId;
+use cadre_protocol::run::RunStatus;
+use cadre_store::approvals::ApprovalRow;
 use cadre_store::rows::{RunFilter, RunRow};
 use futures::Stream;
 use http::header;
@@ -165,6 +167,14 @@ async fn next_change(changes: &mut Receiver<Change>) -> Option<Changes> {
     }
 }
 
+/// What a run waits for, if it is paused.
+pub async fn approvals(service: &Service, run: &RunRow) -> Result<Vec<ApprovalRow>, DomainError> {
+    Ok(match run.status {
+        RunStatus::Paused => service.store().approvals(&run.run_id).await?,
+        _ => Vec::new(),
+    })
+}
+
 impl Feed {
     async fn runs(&self, runs: &[RunRow]) -> Result<Vec<FeedItem>, DomainError> {
         let mut items = Vec::with_capacity(runs.len());
@@ -177,7 +187,8 @@ impl Feed {
                 Some(_) => None,
                 None => self.service.waits_for(run).await?,
             };
-            let report = report(run, waiting_on.map(|run_id| run_id.to_string()), waiting_for);
+            let approvals = approvals(&self.service, run).await?;
+            let report = report(run, waiting_on.map(|run_id| run_id.to_string()), waiting_for, &approvals);
             items.extend(report.map(|report| FeedItem::Run(Box::new(report))));
         }
         Ok(items)

@@ -1,14 +1,20 @@
 //! A run as the operator shows it.
 
 use cadre_protocol::event::EventMetrics;
-use cadre_protocol::feed::RunReport;
+use cadre_protocol::feed::{PendingApproval, RunReport};
 use cadre_protocol::run::RunMetrics;
+use cadre_store::approvals::ApprovalRow;
 use cadre_store::rows::{Origin, RunRow};
 use serde_json::Value;
 
 /// The report of a run that a Run object made; none for other runs.
 #[must_use]
-pub fn report(run: &RunRow, waiting_on: Option<String>, waiting_for: Option<String>) -> Option<RunReport> {
+pub fn report(
+    run: &RunRow,
+    waiting_on: Option<String>,
+    waiting_for: Option<String>,
+    approvals: &[ApprovalRow],
+) -> Option<RunReport> {
     let Origin::RunObject { uid, name } = &run.origin else { return None };
     let (output, output_truncated) = match &run.content {
         Some(content) => shorten(text(content)),
@@ -30,7 +36,13 @@ pub fn report(run: &RunRow, waiting_on: Option<String>, waiting_for: Option<Stri
         error: run.failure.clone(),
         waiting_on,
         waiting_for,
+        pending_approvals: approvals.iter().filter(|row| row.is_open).map(pending).collect(),
     })
+}
+
+fn pending(row: &ApprovalRow) -> PendingApproval {
+    let tool = &row.requirement.tool_execution;
+    PendingApproval { id: tool.tool_call_id.clone(), tool: tool.tool_name.clone() }
 }
 
 fn text(content: &Value) -> String {

@@ -11,7 +11,7 @@ use cadre_protocol::problem::ErrorCode;
 use cadre_store::rows::{IdempotencyKey, Origin};
 
 use super::report::report;
-use super::{only_operator, principal, refusal};
+use super::{feed, only_operator, principal, refusal};
 use crate::auth::pod::Caller;
 use crate::domain::{DomainError, NewFile, Submit};
 use crate::listen::worker::{WorkerState, problem};
@@ -32,8 +32,9 @@ pub async fn submit(
     let answered = async {
         let submitted = state.port.service.submit(intent(run)?).await?;
         let waiting_on = submitted.waiting_on.map(|run_id| run_id.to_string());
-        report(&submitted.run, waiting_on, None)
-            .ok_or_else(|| DomainError::Invalid("the run has another origin".to_owned()))
+        let approvals = feed::approvals(&state.port.service, &submitted.run).await?;
+        let report = report(&submitted.run, waiting_on, None, &approvals);
+        report.ok_or_else(|| DomainError::Invalid("the run has another origin".to_owned()))
     };
     match answered.await {
         Ok(report) => Json(report).into_response(),

@@ -1,6 +1,7 @@
 //! Agents: AgentOS's AgentResponse, which shows only what differs from the defaults.
 
 use cadre_protocol::agent::{AgentSnapshot, Builtin, ToolBinding};
+use cadre_protocol::requirement::Gate;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -139,12 +140,19 @@ fn tools(bindings: &[ToolBinding]) -> Option<Value> {
 
 /// The names under which the model sees a built-in family.
 fn tool_names(binding: &ToolBinding) -> Vec<Value> {
-    let (family, names): (&str, &[&str]) = match binding.builtin {
-        Builtin::Shell => ("shell", &["shell"]),
-        Builtin::Files => ("files", &["list_files", "read_file", "write_file", "edit_file", "search_files"]),
-        Builtin::Http => ("http", &["http"]),
+    let family = match binding.builtin {
+        Builtin::Shell => "shell",
+        Builtin::Files => "files",
+        Builtin::Http => "http",
     };
-    names.iter().map(|name| json!({ "name": name, "builtin": family })).collect()
+    let tool = |name: &&str| {
+        let mut tool = json!({ "name": name, "builtin": family });
+        if binding.gates.of(name, std::iter::empty()) == Some(Gate::Confirmation) {
+            tool["requires_confirmation"] = true.into();
+        }
+        tool
+    };
+    binding.builtin.tools().iter().map(tool).collect()
 }
 
 fn sessions(snapshot: &AgentSnapshot) -> Option<Value> {

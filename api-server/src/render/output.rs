@@ -1,8 +1,10 @@
 //! A run in full: AgentOS's RunOutput.
 
 use cadre_protocol::journal::ToolCallState;
-use cadre_protocol::run::{Attachment, RunFailure, RunInput};
+use cadre_protocol::requirement::RunRequirement;
+use cadre_protocol::run::{Attachment, RunFailure, RunInput, RunStatus};
 use cadre_protocol::tool::ToolExecution;
+use cadre_store::approvals::ApprovalRow;
 use cadre_store::rows::{RunDetail, RunRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -87,6 +89,10 @@ pub struct RunOutput {
     /// Tool calls, in order.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<ToolExecution>,
+    /// While PAUSED: what it waits for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<Object>)]
+    pub requirements: Vec<RunRequirement>,
     /// What was asked.
     pub input: InputOutput,
 }
@@ -144,9 +150,9 @@ impl Accepted {
 /// A run in full.
 #[must_use]
 pub fn output(detail: RunDetail) -> RunOutput {
-    let RunDetail { run, messages, tools, session_state, agent, waiting_on } = detail;
+    let RunDetail { run, messages, tools, session_state, agent, waiting_on, approvals } = detail;
     let metrics = metrics::of_run(&run.metrics, &agent.model);
-    let content = content(&run);
+    let (content, requirements) = (content(&run), open(&run, &approvals));
     let metadata = annotated(run.metadata, run.attempt, run.failure.as_ref());
     let (failure, lineage) = (run.failure, run.lineage);
     RunOutput {
@@ -176,9 +182,27 @@ pub fn output(detail: RunDetail) -> RunOutput {
         last_checkpoint_at_message_index: None,
         metrics,
         messages: message::messages(messages),
-        tools: tools.into_iter().map(|ToolCallState { tool, idempotent: _, finished: _ }| tool).collect(),
+        requirements,
+        tools: all_tools(tools, approvals),
         input: input(run.input),
     }
+}
+
+/// The calls that a paused run waits for. What was decided is not offered again.
+fn open(run: &RunRow, approvals: &[ApprovalRow]) -> Vec<RunRequirement> {
+    let is_paused = run.status == RunStatus::Paused;
+    approvals.iter().filter(|row| is_paused && row.is_open).map(|row| row.requirement.clone()).collect()
+}
+
+/// Calls that have begun, then those that wait.
+fn all_tools(began: Vec<ToolCallState>, approvals: Vec<ApprovalRow>) -> Vec<ToolExecution> {
+    let mut tools: Vec<ToolExecution> = began.into_iter().map(|state| state.tool).collect();
+    for ApprovalRow { requirement, .. } in approvals {
+        if tools.iter().all(|tool| !requirement.is_of(&tool.tool_call_id)) {
+            tools.push(requirement.tool_execution);
+        }
+    }
+    tools
 }
 
 /// The answer, or what went wrong: where AgentOS's clients look for either.

@@ -24,7 +24,7 @@ pub struct Plan {
 pub fn plan(run: &RunRow, after: Option<u64>) -> Plan {
     let have = after.map_or(0, |last| last.saturating_add(1)).min(run.next_index);
     let missed = run.next_index - have;
-    if run.status.is_terminal() {
+    if run.status.is_at_rest() {
         return Plan { first: Some(replay(run, missed, after)), after, ..Plan::default() };
     }
     let first = (missed > 0).then(|| catch_up(run, missed));
@@ -32,6 +32,10 @@ pub fn plan(run: &RunRow, after: Option<u64>) -> Plan {
 }
 
 fn replay(run: &RunRow, missed: u64, after: Option<u64>) -> String {
+    let message = match run.status {
+        RunStatus::Paused => "Run waits for a person; its events follow.".to_owned(),
+        ended => format!("Run has ended with status {}; its events follow.", ended.as_str()),
+    };
     control(
         "replay",
         json!({
@@ -40,7 +44,7 @@ fn replay(run: &RunRow, missed: u64, after: Option<u64>) -> String {
             "total_events": missed,
             "total_buffered": run.next_index,
             "last_event_index_requested": after,
-            "message": format!("Run has ended with status {}; its events follow.", run.status.as_str()),
+            "message": message,
         }),
     )
 }

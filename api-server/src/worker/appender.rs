@@ -96,7 +96,9 @@ fn join(batch: &mut Batch, next: Batch) -> Result<(), Batch> {
 
 /// Whether the worker goes on without waiting for this batch: it waits for starts of tools and for the end.
 fn may_wait(batch: &Batch) -> bool {
-    let awaited = |entry: &Entry| matches!(entry.record, Some(Record::ToolStarted { .. } | Record::Finished(_)));
+    let awaited = |entry: &Entry| {
+        matches!(entry.record, Some(Record::ToolStarted { .. } | Record::Finished(_) | Record::Paused { .. }))
+    };
     !batch.entries.iter().any(awaited)
 }
 

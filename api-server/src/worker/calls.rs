@@ -7,9 +7,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cadre_gateway::Meter;
-use cadre_protocol::agent::Builtin;
+use cadre_protocol::agent::{Builtin, ToolBinding};
 use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
 use cadre_protocol::model::{ModelError, ModelErrorCategory, ModelReply, ModelRequest};
+use cadre_protocol::requirement::Gate;
 use cadre_protocol::worker::{BLOB_CHUNK_BYTES, RemoteToolResult, ServerFrame};
 use cadre_store::rows::ModelCallRow;
 use serde_json::{Map, Value};
@@ -30,9 +31,20 @@ pub enum Call {
     /// A model's answer.
     Model(Box<ModelRequest>),
     /// A tool's result.
-    Tool(String, Map<String, Value>),
+    Tool(Tool),
     /// A piece of a file.
     Blob(BlobDigest, u64),
+}
+
+/// A tool's call.
+#[derive(Debug)]
+pub struct Tool {
+    /// The model's id of the call.
+    pub call_id: String,
+    /// Name.
+    pub name: String,
+    /// Arguments.
+    pub arguments: Map<String, Value>,
 }
 
 /// The calls of one connection.
@@ -111,9 +123,7 @@ impl Calls {
                     ServerFrame::ModelFailed { call, error }
                 }
             },
-            Call::Tool(name, arguments) => {
-                ServerFrame::ToolResult { call, result: self.tool(scope, &name, arguments).await }
-            }
+            Call::Tool(tool) => ServerFrame::ToolResult { call, result: self.tool(scope, tool).await },
             Call::Blob(digest, offset) => self.blob(call, scope, &digest, offset).await,
         }
     }
@@ -183,14 +193,28 @@ impl Calls {
         reply
     }
 
-    async fn tool(&self, scope: &RunScope, name: &str, arguments: Map<String, Value>) -> RemoteToolResult {
-        let binding = scope.agent.tools.iter().find(|tool| tool.builtin == Builtin::Http);
-        match binding {
-            Some(binding) if is_http(name) => {
-                let timeout = Duration::from_secs(u64::from(binding.timeout_seconds));
-                self.port.gateway.http_tool(&binding.hosts, arguments, timeout).await
+    async fn tool(&self, scope: &RunScope, tool: Tool) -> RemoteToolResult {
+        let refused = |why: &str| RemoteToolResult { content: why.to_owned(), error: true };
+        let binding = scope.agent.tools.iter().find(|binding| binding.builtin == Builtin::Http);
+        let Some(binding) = binding.filter(|_| is_http(&tool.name)) else {
+            return refused("the agent has no such tool");
+        };
+        if !self.is_allowed(scope, &tool, binding).await {
+            return refused("403: this call has no approval that is unspent; it was not made");
+        }
+        let timeout = Duration::from_secs(u64::from(binding.timeout_seconds));
+        self.port.gateway.http_tool(&binding.hosts, tool.arguments, timeout).await
+    }
+
+    /// A call that needs a person's word spends it here: for exactly these arguments, once (security rule 9).
+    async fn is_allowed(&self, scope: &RunScope, tool: &Tool, binding: &ToolBinding) -> bool {
+        let Tool { call_id, name, arguments } = tool;
+        match binding.gates.of(name, Builtin::Http.arguments().iter().copied()) {
+            None => true,
+            Some(Gate::ExternalExecution) => false,
+            Some(Gate::Confirmation | Gate::UserInput) => {
+                self.port.service.spend_approval(&scope.run_id, call_id, name, arguments).await
             }
-            _ => RemoteToolResult { content: "the agent has no such tool".to_owned(), error: true },
         }
     }
 
@@ -219,7 +243,7 @@ fn model_error(category: ModelErrorCategory, message: &str) -> ModelError {
 fn refusal(call: u64, what: &Call, reason: &str) -> ServerFrame {
     match what {
         Call::Model(_) => ServerFrame::ModelFailed { call, error: model_error(ModelErrorCategory::Policy, reason) },
-        Call::Tool(..) => {
+        Call::Tool(_) => {
             ServerFrame::ToolResult { call, result: RemoteToolResult { content: reason.to_owned(), error: true } }
         }
         Call::Blob(..) => ServerFrame::BlobFailed { call, reason: reason.to_owned() },

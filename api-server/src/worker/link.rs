@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{Binding, Unbound};
-use super::calls::{Call, Calls};
+use super::calls::{Call, Calls, Tool};
 use super::{WorkerPort, appender};
 use crate::auth::pod::Caller;
 use crate::domain::Writer;
@@ -143,8 +143,9 @@ impl Reader<'_> {
             WorkerFrame::ModelCall { call, run_id, epoch, request } => {
                 self.calls.begin(call, &run_id, epoch, Call::Model(request)).await;
             }
-            WorkerFrame::ToolCall { call, run_id, epoch, tool, arguments } => {
-                self.calls.begin(call, &run_id, epoch, Call::Tool(tool, arguments)).await;
+            WorkerFrame::ToolCall { call, run_id, epoch, tool_call_id, tool, arguments } => {
+                let tool = Tool { call_id: tool_call_id, name: tool, arguments };
+                self.calls.begin(call, &run_id, epoch, Call::Tool(tool)).await;
             }
             WorkerFrame::GetBlob { call, run_id, epoch, digest, offset } => {
                 self.calls.begin(call, &run_id, epoch, Call::Blob(digest, offset)).await;

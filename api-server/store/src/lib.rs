@@ -4,11 +4,12 @@
 //! SQL. Every write that a user was told of is committed before its call returns. Writes are grouped: callers that wait
 //! at the same time share one commit. Must not know HTTP, Kubernetes or a model provider.
 //!
-//! From the outside in: [`traits`], [`branches`], [`workers`] and [`rows`] are what callers see; `engine` brings operations to
+//! From the outside in: [`traits`], [`approvals`], [`branches`], [`workers`] and [`rows`] are what callers see; `engine` brings operations to
 //! a database and
 //! groups them; `ops` are the operations, written once; [`sqlite`] and [`postgres`] are
 //! databases.
 
+pub mod approvals;
 pub mod branches;
 pub mod budgets;
 mod db;

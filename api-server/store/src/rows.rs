@@ -13,6 +13,7 @@ use cadre_protocol::model::{ModelReply, Usage};
 use cadre_protocol::run::{RunEnd, RunFailure, RunInput, RunMetrics, RunStatus};
 use serde_json::{Map, Value};
 
+use crate::approvals::ApprovalRow;
 use crate::shares::Shares;
 
 /// Who a row belongs to: `key:{name}`, `k8s:{namespace}`, … Never compared across kinds, never parsed.
@@ -211,6 +212,8 @@ pub struct RunRow {
     pub started_at_ms: Option<u64>,
     /// Unix milliseconds.
     pub finished_at_ms: Option<u64>,
+    /// Milliseconds since its start for which it has waited for a person: they do not count for its limit.
+    pub paused_ms: u64,
     /// Where its conversation comes from.
     pub lineage: Lineage,
 }
@@ -251,6 +254,8 @@ pub struct RunDetail {
     pub agent: std::sync::Arc<AgentSnapshot>,
     /// While PENDING: the run before it in the line.
     pub waiting_on: Option<RunId>,
+    /// The calls that it has paused for, decided ones too.
+    pub approvals: Vec<ApprovalRow>,
 }
 
 /// A session.

@@ -5,6 +5,7 @@ use cadre_protocol::event::EventContext;
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::Batch;
 
+use crate::approvals::Approvals;
 use crate::branches::Branches;
 use crate::budgets::Budgets;
 use crate::error::StoreError;
@@ -252,10 +253,23 @@ pub trait Changes: Send + Sync {
 
 /// All of it.
 pub trait Store:
-    Runs + Branches + Budgets + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema
+    Runs + Branches + Approvals + Budgets + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema
 {
 }
-impl<T: Runs + Branches + Budgets + Journal + Leases + Workers + Sessions + Jobs + Upkeep + Blobs + Changes + Schema>
-    Store for T
+impl<
+    T: Runs
+        + Branches
+        + Approvals
+        + Budgets
+        + Journal
+        + Leases
+        + Workers
+        + Sessions
+        + Jobs
+        + Upkeep
+        + Blobs
+        + Changes
+        + Schema,
+> Store for T
 {
 }

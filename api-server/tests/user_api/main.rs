@@ -8,6 +8,7 @@ mod isolation;
 mod local_mode;
 mod metrics;
 mod openapi;
+mod pausing;
 mod queue;
 mod runs;
 mod schema;

@@ -17,11 +17,12 @@ use cadre_api::placement::{Placement, PlacementError, PlacementEvent, Serves, Wa
 use cadre_api::routes::state::UserSettings;
 use cadre_api::telemetry::Traces;
 use cadre_gateway::ModelConfig;
-use cadre_protocol::agent::{AgentSnapshot, Builtin, HistoryPolicy, ModelBinding, RetryPolicy, ToolBinding};
+use cadre_protocol::agent::{AgentSnapshot, Builtin, Gates, HistoryPolicy, ModelBinding, RetryPolicy, ToolBinding};
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Batch, Entry, Record};
 use cadre_protocol::message::{Message, Role, ToolCall};
+use cadre_protocol::requirement::{Decision, RunRequirement, UserInputField, Verdict};
 use cadre_protocol::run::{RunEnd, RunFailure};
 use cadre_protocol::tool::ToolExecution;
 use cadre_protocol::worker::{Assignment, ServerFrame};
@@ -214,7 +215,13 @@ impl Agents {
 }
 
 fn resolved(namespace: &str, api_id: &str, name: &str) -> Resolved {
-    let tool = |builtin| ToolBinding { builtin, timeout_seconds: 60, idempotent: false, hosts: Vec::new() };
+    let tool = |builtin| ToolBinding {
+        builtin,
+        timeout_seconds: 60,
+        idempotent: false,
+        hosts: Vec::new(),
+        gates: Gates::default(),
+    };
     let snapshot = AgentSnapshot {
         component: ComponentRef::parse_agent(api_id, "default"),
         api_id: api_id.to_owned(),
@@ -310,7 +317,8 @@ async fn connect(service: &Service, released: watch::Receiver<bool>) {
     });
 }
 
-/// Executes one run: `wait` waits, `fail` fails at its first attempt, `tool` calls a tool, `long N` says N pieces, all else
+/// Executes one run: `wait` waits, `pause yes-1 input-1 ext-1` waits for a person's answers to calls of these ids (with
+/// `then-wait` it waits once more after them), `fail` fails at its first attempt, `tool` calls a tool, `long N` says N pieces, all else
 /// is echoed. A run that goes on answers the last thing that the user said.
 struct Engine {
     service: Service,
@@ -349,6 +357,16 @@ impl Engine {
         self.append(vec![first]).await;
         let own = self.run_id.clone();
         let mut answer = format!("You said: {text}");
+        if let Some(calls) = text.strip_prefix("pause ") {
+            let calls: Vec<&str> = calls.split(' ').filter(|call| *call != "then-wait").collect();
+            match assignment.progress.decisions.is_empty() {
+                true => return self.pause(&calls).await,
+                false => self.obey(assignment.progress.decisions).await,
+            }
+            if text.ends_with("then-wait") {
+                let _ = released.wait_for(|released| *released).await;
+            }
+        }
         if text == "wait" {
             self.append(vec![entry(Some(RunEvent::text("partial ")), None)]).await;
             tokio::select! {
@@ -397,6 +415,45 @@ impl Engine {
         self.append(entries).await;
     }
 
+    async fn pause(&mut self, calls: &[&str]) {
+        let call = |id: &&str| ToolCall {
+            id: (*id).into(),
+            name: "shell".into(),
+            arguments: serde_json::json!({"command": id}).to_string(),
+        };
+        let calls: Vec<ToolCall> = calls.iter().map(call).collect();
+        let requirements: Vec<_> = calls.iter().map(|call| RunRequirement::new(waits(call), 1_500)).collect();
+        let asks = Message { tool_calls: calls, ..Message::text(Role::Assistant, "May I?", 1_500) };
+        let event = RunEvent::paused("May I?".into(), requirements.clone());
+        let paused = Record::Paused { content: "May I?".into(), requirements };
+        self.append(vec![
+            entry(None, Some(Record::Message(asks))),
+            entry(Some(RunEvent::RunContentCompleted {}), None),
+            entry(Some(event), Some(paused)),
+        ])
+        .await;
+    }
+
+    /// Carries out what was approved, and tells the model of the rest.
+    async fn obey(&mut self, decisions: Vec<Decision>) {
+        for Decision { verdict, tool, .. } in decisions {
+            let call = ToolCall { id: tool.tool_call_id.clone(), name: tool.tool_name.clone(), arguments: "{}".into() };
+            let result = tool.result.clone().unwrap_or_else(|| "done".into());
+            let done =
+                ToolExecution { result: Some(result.clone()), requires_confirmation: Some(false), ..tool.clone() };
+            let approved = verdict == Verdict::Approved;
+            let started = RunEvent::ToolCallStarted { tool: tool.clone() };
+            let ended = RunEvent::ToolCallCompleted { tool: done.clone(), content: "done".into() };
+            let finished = Record::ToolFinished { tool: done, effect: None, unknown_outcome: false };
+            self.append(vec![
+                entry(approved.then_some(started), approved.then_some(Record::ToolStarted { tool, idempotent: false })),
+                entry(approved.then_some(ended), Some(finished)),
+                entry(None, Some(Record::Message(Message::tool_result(&call, result, false, 1_600)))),
+            ])
+            .await;
+        }
+    }
+
     async fn tool(&mut self) {
         let call = ToolCall { id: "call-1".into(), name: "shell".into(), arguments: r#"{"command":"ls"}"#.into() };
         let asks = Message { tool_calls: vec![call.clone()], ..Message::text(Role::Assistant, "", 1_500) };
@@ -426,6 +483,22 @@ impl Engine {
         let batch = Batch { run_id: self.run_id.clone(), epoch: self.epoch, first_index: self.next, entries };
         self.service.append(&self.writer, batch).await;
         self.next += count;
+    }
+}
+
+/// A call that waits, of the kind that its id says.
+fn waits(call: &ToolCall) -> ToolExecution {
+    let is = |kind: &str| call.id.starts_with(kind).then_some(true);
+    let field = UserInputField { name: "cwd".into(), field_type: "str".into(), description: None, value: None };
+    ToolExecution {
+        tool_call_id: call.id.clone(),
+        tool_name: call.name.clone(),
+        tool_args: serde_json::from_str(&call.arguments).unwrap(),
+        requires_confirmation: is("yes"),
+        requires_user_input: is("input"),
+        user_input_schema: is("input").map(|_| vec![field]),
+        external_execution_required: is("ext"),
+        ..ToolExecution::default()
     }
 }
 

@@ -78,7 +78,8 @@ async fn tools_that_the_agent_lacks_are_refused() {
     rig.submit("helper", None).await;
     let Assignment { run_id, epoch, .. } = worker.assignment().await;
     let arguments = serde_json::json!({"url": "http://127.0.0.1:1/"}).as_object().unwrap().clone();
-    worker.send(WorkerFrame::ToolCall { call: 9, run_id, epoch, tool: "http".to_owned(), arguments }).await;
+    let (tool_call_id, tool) = ("c".to_owned(), "http".to_owned());
+    worker.send(WorkerFrame::ToolCall { call: 9, run_id, epoch, tool_call_id, tool, arguments }).await;
     let result = worker
         .expect("a result", |frame| match frame {
             ServerFrame::ToolResult { call: 9, result } => Some(result.clone()),

@@ -16,6 +16,7 @@ mod feed;
 mod flow;
 mod line;
 mod loss;
+mod pausing;
 mod seen;
 mod shares;
 mod support;

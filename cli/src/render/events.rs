@@ -5,8 +5,8 @@ use cadre_protocol::tool::ToolExecution;
 use serde_json::{Map, Value};
 
 use super::clean::{clean, one_line};
-use super::numbers;
 use super::style::Style;
+use super::{numbers, pause};
 
 /// Longest shown arguments of a tool call, in characters.
 const MAX_ARGUMENTS: usize = 100;
@@ -33,6 +33,8 @@ pub enum End {
     Failed,
     /// By a cancel.
     Cancelled,
+    /// Not yet: it waits for a person.
+    Paused,
 }
 
 impl End {
@@ -43,6 +45,7 @@ impl End {
             "RunCompleted" => Some(Self::Completed),
             "RunError" => Some(Self::Failed),
             "RunCancelled" => Some(Self::Cancelled),
+            "RunPaused" => Some(Self::Paused),
             _ => None,
         }
     }
@@ -53,6 +56,7 @@ impl End {
         match self {
             Self::Completed => 0,
             Self::Failed => 1,
+            Self::Paused => 3,
             Self::Cancelled => 130,
         }
     }
@@ -95,6 +99,9 @@ impl Renderer {
             }
             RunEvent::RunCancelled { reason, .. } => {
                 self.note(self.style.warning(&format!("✗ cancelled: {}", one_line(reason, 200))))
+            }
+            RunEvent::RunPaused { requirements, .. } => {
+                self.note(pause::pause(self.style, crate::program(), &self.run_id, requirements))
             }
             RunEvent::RunStarted { .. }
             | RunEvent::ModelRequestStarted { .. }

@@ -4,6 +4,7 @@
 pub mod clean;
 pub mod events;
 pub mod numbers;
+pub mod pause;
 pub mod style;
 pub mod table;
 pub mod terminal;

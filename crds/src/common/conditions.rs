@@ -22,6 +22,8 @@ pub const NETWORK_ISOLATED: &str = "NetworkIsolated";
 pub const COMPLETE: &str = "Complete";
 /// The run ended with an error or a cancel.
 pub const FAILED: &str = "Failed";
+/// The run waits for a person.
+pub const PAUSED: &str = "Paused";
 /// The run has ended, well or not.
 pub const FINISHED: &str = "Finished";
 

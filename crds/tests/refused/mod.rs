@@ -47,6 +47,26 @@ fn agents() -> Vec<Case> {
             "http belongs to name Http",
         ),
         agent("http without hosts", "tools: [{type: Builtin, builtin: {name: Http}}]", "name Http needs http.hosts"),
+        agent(
+            "a tool that needs two kinds of answers",
+            "tools: [{type: Builtin, builtin: {name: Shell}, requireApproval: [shell], externalExecution: [shell]}]",
+            "set only one of requireApproval, requireUserInput and externalExecution",
+        ),
+        agent(
+            "an approval of another entry's tool",
+            "tools: [{type: Builtin, builtin: {name: Shell}, requireApproval: [read_file]}]",
+            "requireApproval names tools of this entry",
+        ),
+        agent(
+            "an unknown tool for the caller",
+            "tools: [{type: Builtin, builtin: {name: Files}, externalExecution: ['*', files]}]",
+            "externalExecution names tools of this entry",
+        ),
+        agent(
+            "an unknown argument for the user",
+            "tools: [{type: Builtin, builtin: {name: Http, http: {hosts: [a.b]}}, requireUserInput: [command]}]",
+            "requireUserInput names arguments of this entry's tools",
+        ),
         agent("a negative limit", "retries: -1", "spec.retries"),
         agent("a budget that is no amount", "limits: {maxBudgetUsd: '$5'}", "spec.limits.maxBudgetUsd"),
         agent("no tokens at all", "limits: {maxTokens: 0}", "spec.limits.maxTokens"),

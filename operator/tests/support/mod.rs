@@ -150,6 +150,7 @@ pub fn report(run: &SubmitRun, status: RunStatus) -> RunReport {
         error: None,
         waiting_on: None,
         waiting_for: None,
+        pending_approvals: Vec::new(),
     }
 }
 

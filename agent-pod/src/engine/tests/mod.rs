@@ -1,5 +1,6 @@
 //! The engine in a faked world: order of events, ends, and going on after every possible crash.
 
+mod approvals;
 mod continuing;
 mod ends;
 mod order;

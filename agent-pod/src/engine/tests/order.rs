@@ -98,6 +98,7 @@ fn name(record: &Record) -> &'static str {
         Record::ToolFinished { .. } => "finished",
         Record::Retry {} => "retry",
         Record::Finished(_) => "end",
+        Record::Paused { .. } => "pause",
     }
 }
 

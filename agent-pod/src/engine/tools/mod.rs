@@ -71,6 +71,8 @@ pub struct Prepared {
     pub timeout: Duration,
     /// Whether running it twice does no harm.
     pub idempotent: bool,
+    /// Whether it runs on a person's word: never more than once.
+    pub once: bool,
 }
 
 /// A call as the engine understands it.
@@ -84,17 +86,44 @@ pub enum Reading {
     Malformed(String),
 }
 
-/// What the model is offered.
+/// What the model is offered: without the arguments that the user gives.
 #[must_use]
 pub fn specs(bindings: &[ToolBinding]) -> Vec<ToolSpec> {
-    bindings
-        .iter()
-        .flat_map(|binding| match binding.builtin {
-            Builtin::Shell => vec![shell::spec(binding)],
-            Builtin::Files => files::specs(),
-            Builtin::Http => vec![http::spec(binding)],
-        })
-        .collect()
+    let offered = |binding: &ToolBinding| {
+        let given = binding.gates.user_input.clone();
+        family(binding).into_iter().map(move |spec| without(spec, &given))
+    };
+    bindings.iter().flat_map(offered).collect()
+}
+
+fn family(binding: &ToolBinding) -> Vec<ToolSpec> {
+    match binding.builtin {
+        Builtin::Shell => vec![shell::spec(binding)],
+        Builtin::Files => files::specs(),
+        Builtin::Http => vec![http::spec(binding)],
+    }
+}
+
+fn without(mut spec: ToolSpec, names: &[String]) -> ToolSpec {
+    for name in names {
+        if let Some(Value::Object(properties)) = spec.parameters.get_mut("properties") {
+            properties.remove(name);
+        }
+        if let Some(Value::Array(required)) = spec.parameters.get_mut("required") {
+            required.retain(|needed| needed != name);
+        }
+    }
+    spec
+}
+
+/// A tool's binding and its whole description.
+#[must_use]
+pub fn find<'a>(name: &str, bindings: &'a [ToolBinding]) -> Option<(&'a ToolBinding, ToolSpec)> {
+    let of = |binding: &'a ToolBinding| {
+        let spec = family(binding).into_iter().find(|spec| spec.name == name)?;
+        Some((binding, spec))
+    };
+    bindings.iter().find_map(of)
 }
 
 /// Reads a call.
@@ -146,7 +175,7 @@ fn prepare(call: &ToolCall, binding: &ToolBinding) -> Result<Prepared, String> {
         fits_a_frame(op)?;
     }
     let timeout = Duration::from_secs(u64::from(timeout_seconds));
-    Ok(Prepared { action, arguments, timeout, idempotent: binding.idempotent || harmless })
+    Ok(Prepared { action, arguments, timeout, idempotent: binding.idempotent || harmless, once: false })
 }
 
 fn fits_a_frame(op: &ExecOp) -> Result<(), String> {
@@ -161,7 +190,7 @@ fn fits_a_frame(op: &ExecOp) -> Result<(), String> {
 ///
 /// # Errors
 /// When there is no result.
-pub async fn run(tool: &str, prepared: &Prepared, host: &Host) -> Result<Outcome, Lost> {
+pub async fn run(call: &ToolCall, prepared: &Prepared, host: &Host) -> Result<Outcome, Lost> {
     if let (Action::Exec(_), Some(workspace)) = (&prepared.action, &host.workspace) {
         // A sandbox that is still starting costs none of the call's own time.
         workspace.ready().await?;
@@ -170,7 +199,7 @@ pub async fn run(tool: &str, prepared: &Prepared, host: &Host) -> Result<Outcome
         match (&prepared.action, &host.workspace) {
             (Action::Http, _) => {
                 let arguments = prepared.arguments.clone();
-                let result = host.remote.call(tool, arguments, prepared.idempotent).await?;
+                let result = host.remote.call(&call.id, &call.name, arguments, prepared.idempotent).await?;
                 let text = bounds::head_and_tail(&result.content, bounds::RESULT_CHARS);
                 Ok(Outcome { text, error: result.error, effect: None })
             }
@@ -229,10 +258,18 @@ fn spec(name: &str, description: impl Into<String>, properties: Value, required:
 
 #[cfg(test)]
 mod tests {
+    use cadre_protocol::agent::Gates;
+
     use super::*;
 
     fn binding(builtin: Builtin) -> ToolBinding {
-        ToolBinding { builtin, timeout_seconds: 30, idempotent: false, hosts: vec!["api.example".into()] }
+        ToolBinding {
+            builtin,
+            timeout_seconds: 30,
+            idempotent: false,
+            hosts: vec!["api.example".into()],
+            gates: Gates::default(),
+        }
     }
 
     fn reading(name: &str, arguments: &str) -> Reading {
@@ -248,6 +285,26 @@ mod tests {
         for name in names {
             assert!(!matches!(reading(&name, "{}"), Reading::UnknownTool(_)), "{name}");
         }
+    }
+
+    #[test]
+    fn resources_name_tools_and_arguments_as_the_model_sees_them() {
+        for builtin in [Builtin::Shell, Builtin::Files, Builtin::Http] {
+            let specs = specs(&[binding(builtin)]);
+            let names: Vec<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+            assert_eq!(names, builtin.tools());
+            let arguments = specs.iter().flat_map(|spec| spec.parameters["properties"].as_object().unwrap().keys());
+            let arguments: std::collections::BTreeSet<&str> = arguments.map(String::as_str).collect();
+            assert!(arguments.iter().copied().eq(builtin.arguments().iter().copied()), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn arguments_of_the_user_are_not_offered_to_the_model() {
+        let gates = Gates { user_input: vec!["command".into(), "cwd".into()], ..Gates::default() };
+        let spec = specs(&[ToolBinding { gates, ..binding(Builtin::Shell) }]).remove(0);
+        let names: Vec<&str> = spec.parameters["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!((names, &spec.parameters["required"]), (vec!["timeout_seconds"], &json!([])));
     }
 
     #[test]

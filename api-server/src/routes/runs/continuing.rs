@@ -3,9 +3,9 @@
 use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::answers;
 use super::create::{self, RUN_ID};
 use super::lookup;
 use super::request;
@@ -27,8 +27,11 @@ use crate::streams::shares::{StreamSeat, seated};
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "read by the OpenAPI document only")]
 pub struct ContinueRunForm {
-    /// JSON list of tool executions with their results, for a run that is paused; 409 for others.
+    /// For a paused run, JSON list of its tool executions with the answers: `confirmed` (and `confirmation_note`), values in
+    /// `user_input_schema`, or `result`. 409 for other runs.
     tools: Option<String>,
+    /// The same as a JSON list of requirements.
+    requirements: Option<String>,
     /// What is added: for a new run its question, for one that goes on a word on the way.
     input: Option<String>,
     /// `end`, `last_user`, or how many messages are kept; never parts a tool call from its result.
@@ -66,6 +69,10 @@ pub struct ContinueRunForm {
 /// conversation, then `input`; so it is for a run that failed with `fork`, with an earlier `continue_from`, or when a Run
 /// object made it. A run that was cancelled or has not ended is 409. With an `Idempotency-Key` that was used for the same
 /// request, the run that it made is answered, as it is now.
+///
+/// A paused run goes on under its own id once all calls that it waits for are answered. Each answer is compared with the
+/// call that waits (400 if name or arguments differ); answers are merged, and while calls are open the run stays PAUSED.
+/// The same answers once more see what comes of them; others are 409.
 #[utoipa::path(
     post, path = "/agents/{agent_id}/runs/{run_id}/continue", tag = "Runs", operation_id = "continue_agent_run",
     params(
@@ -94,6 +101,7 @@ pub async fn go_on(
     let wish = Continue {
         idempotency: request::idempotency(&headers, &fields, &[], Some(&run_id))?,
         trace_parent: request::trace_parent(&headers),
+        decided_by: Some(actor.principal.clone()),
         ..wish(&mut fields)?
     };
     let session_id = fields.session_id("session_id");
@@ -129,7 +137,8 @@ fn events(state: &UserState, continued: &Continued, seat: StreamSeat, content_on
 fn wish(fields: &mut Fields) -> Result<Continue, ApiError> {
     let text = |fields: &Fields, name: &str| fields.text(name).map(str::to_owned);
     Ok(Continue {
-        has_tools: has_tools(fields)?,
+        answers: answers::answers(fields)?,
+        decided_by: None,
         from: continue_from(fields)?,
         fork: fields.boolean("fork", false),
         regenerate: fields.boolean("regenerate", false),
@@ -139,17 +148,6 @@ fn wish(fields: &mut Fields) -> Result<Continue, ApiError> {
         user_id: request::user_id(fields),
         ..Continue::default()
     })
-}
-
-/// Whether results of tools are brought. An empty list brings none.
-fn has_tools(fields: &Fields) -> Result<bool, ApiError> {
-    let Some(text) = fields.text("tools") else { return Ok(false) };
-    let value: Value = serde_json::from_str(text).map_err(|_| ApiError::bad_request("Invalid JSON in tools field"))?;
-    match value {
-        Value::Null => Ok(false),
-        Value::Array(tools) if tools.iter().all(Value::is_object) => Ok(!tools.is_empty()),
-        _ => Err(ApiError::bad_request("Invalid structure or content for tools: a list of objects is expected")),
-    }
 }
 
 fn continue_from(fields: &Fields) -> Result<ContinueFrom, ApiError> {
@@ -184,18 +182,17 @@ mod tests {
     #[test]
     fn an_empty_form_goes_on_from_the_end() {
         let wish = read(&[("tools", ""), ("input", ""), ("replace_original", "")]).unwrap();
-        assert_eq!((wish.from, wish.fork, wish.has_tools), (ContinueFrom::End, false, false));
+        assert_eq!((wish.from, wish.fork, wish.answers.len()), (ContinueFrom::End, false, 0));
         assert!(wish.input.is_none() && wish.replace_original.is_none());
         let wish = read(&[("tools", "[]"), ("continue_from", " 3 "), ("replace_original", "no")]).unwrap();
-        assert_eq!((wish.from, wish.has_tools, wish.replace_original), (ContinueFrom::Index(3), false, Some(false)));
-        assert!(read(&[("tools", r#"[{"tool_call_id":"c"}]"#)]).unwrap().has_tools);
+        assert_eq!((wish.from, wish.answers.len(), wish.replace_original), (ContinueFrom::Index(3), 0, Some(false)));
+        assert_eq!(read(&[("tools", r#"[{"tool_call_id":"c"}]"#)]).unwrap().answers.len(), 1);
     }
 
     #[test]
     fn wrong_fields_are_told() {
         for (name, value, status, text) in [
             ("tools", "{", 400, "Invalid JSON in tools field"),
-            ("tools", "[1]", 400, "Invalid structure or content for tools: a list of objects is expected"),
             (
                 "continue_from",
                 "start",

@@ -1,6 +1,7 @@
 //! Runs of an agent.
 
 pub mod all;
+mod answers;
 pub mod cancel;
 pub mod checkpoints;
 pub mod continuing;

@@ -55,7 +55,9 @@ create table runs (
     regenerated_from   text,
     max_sessions       bigint,
     slot               bigint,
-    trace_parent       text
+    trace_parent       text,
+    paused_at_ms       bigint,
+    paused_ms          bigint not null default 0
 );
 create unique index runs_line on runs (session_id, seq);
 create index runs_line_open on runs (session_id, seq) where finished_at_ms is null;
@@ -101,6 +103,23 @@ create table tool_calls (
     primary key (run_id, call_id)
 );
 create index tool_calls_effects on tool_calls (session_id, run_seq, finished_index) where effect is not null;
+
+create table approvals (
+    run_id           text   not null,
+    call_id          text   not null,
+    position         bigint not null,
+    ordinal          bigint not null,
+    tool_name        text   not null,
+    arguments_sha256 text   not null,
+    verdict          text,
+    version          bigint not null,
+    body             text   not null,
+    decided_by       text,
+    decided_at_ms    bigint,
+    consumed_at_ms   bigint,
+    created_at_ms    bigint not null,
+    primary key (run_id, call_id)
+);
 
 create table model_calls (
     run_id             text   not null,

@@ -7,6 +7,7 @@ pub mod job;
 mod merger;
 pub mod readers;
 pub mod store;
+mod store_approvals;
 mod store_branches;
 mod store_budgets;
 mod store_jobs;

@@ -305,6 +305,7 @@ fn row(run: &NewRun, epoch: Option<Epoch>) -> RunRow {
         created_at_ms: run.at_ms,
         started_at_ms: epoch.map(|_| run.at_ms),
         finished_at_ms: None,
+        paused_ms: 0,
         lineage: Lineage::default(),
     }
 }

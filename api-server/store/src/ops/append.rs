@@ -9,7 +9,7 @@ use cadre_protocol::run::{RunMetrics, RunStatus};
 use crate::db::{Db, DbError, Row, vals};
 use crate::ops::columns;
 use crate::ops::entries::{EVENT_TOO_LARGE, Fact, Frame, Limit, Prepared, PreparedBatch};
-use crate::ops::{finish, models};
+use crate::ops::{finish, models, pause};
 use crate::rows::{AppendOutcome, EndedRun, EventChunk, Principal};
 
 /// The run, its session's newest epoch, the end of its journal, and the head of the session's line without it.
@@ -40,6 +40,7 @@ pub const MAX_RUN_BYTES: u64 = 64 << 20;
 const RUN_TOO_LARGE: Limit = "the run's events are too large";
 
 /// A run as writers of its journal need it.
+#[derive(Clone)]
 pub struct Live {
     /// Run.
     pub run_id: RunId,
@@ -234,6 +235,7 @@ fn write_fact(
             let metrics = metrics.cloned().unwrap_or_default();
             return finish::finish(db, live, end, &metrics, entry.at_ms).map(Some);
         }
+        Fact::Paused(calls) => return pause::pause(db, live, calls, entry.index, entry.at_ms).map(Some),
     }
     Ok(None)
 }

@@ -59,16 +59,15 @@ pub fn end(
     Ok(Some((ended, Some(chunk))))
 }
 
-/// A run that waits has no writer of its own: the session's worker may be busy with the run before it and keeps its
-/// lease.
-fn close(
+/// A run that waits, for its turn or for a person, has no writer of its own: the session's worker keeps its lease.
+pub fn close(
     db: &mut dyn Db,
     snapshots: &Snapshots,
     live: &Live,
     end: &RunEnd,
     at_ms: u64,
 ) -> Result<(EndedRun, EventChunk), DbError> {
-    if live.status != RunStatus::Pending {
+    if live.status == RunStatus::Running {
         leases::fence(db, &live.session_id, at_ms)?;
     }
     let metrics = models::metrics(db, live, at_ms)?;

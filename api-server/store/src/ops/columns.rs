@@ -13,7 +13,7 @@ macro_rules! run_columns {
          r.status, r.revision, r.attempt, \
          coalesce((select e.next_index from events e where e.run_id = r.run_id order by e.first_index desc limit 1), 0), \
          r.input, r.content, r.content_type, r.failure, r.cancellation_stage, r.cancel_requested, r.metadata, r.metrics, \
-         r.timeout_seconds, r.created_at_ms, r.started_at_ms, r.finished_at_ms, r.forked_from_run_id, \
+         r.timeout_seconds, r.created_at_ms, r.started_at_ms, r.finished_at_ms, r.paused_ms, r.forked_from_run_id, \
          r.forked_from_message_index, r.forked_from_session_id, r.regenerated_from"
     };
 }
@@ -81,6 +81,7 @@ pub fn run(row: &mut Row) -> Result<RunRow, DbError> {
         created_at_ms: row.u64()?,
         started_at_ms: row.opt_u64()?,
         finished_at_ms: row.opt_u64()?,
+        paused_ms: row.u64()?,
         lineage: Lineage {
             run_id: row.opt_id()?,
             message_index: row.opt_u64()?,

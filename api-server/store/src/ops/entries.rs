@@ -8,6 +8,7 @@ use cadre_protocol::run::RunEnd;
 use serde_json::Value;
 
 use crate::db::DbError;
+use crate::ops::pause::Pause;
 
 /// What an entry adds to the stream.
 pub enum Frame {
@@ -63,6 +64,8 @@ pub enum Fact {
     Retry,
     /// The end.
     Finished(RunEnd),
+    /// The run waits for a person.
+    Paused(Pause),
 }
 
 /// An entry.
@@ -86,6 +89,7 @@ impl Prepared {
         };
         let fact = match &self.fact {
             Fact::None | Fact::Retry | Fact::Finished(_) => 0,
+            Fact::Paused(pause) => pause.bytes(),
             Fact::Message { body, .. } | Fact::ToolStarted { body, .. } => body.len(),
             Fact::ToolFinished { body, effect, .. } => body.len() + effect.as_ref().map_or(0, String::len),
         };
@@ -127,7 +131,7 @@ pub fn prepare(context: &EventContext, batch: &Batch) -> Result<Result<PreparedB
     let count = entries.len();
     let mut prepared = Vec::with_capacity(count);
     for (offset, entry) in entries.iter().enumerate() {
-        if offset + 1 < count && matches!(entry.record, Some(Record::Finished(_))) {
+        if offset + 1 < count && matches!(entry.record, Some(Record::Finished(_) | Record::Paused { .. })) {
             return Ok(Err("entries follow the end of the run"));
         }
         let entry = prepare_entry(context, first_index.saturating_add(offset as u64), entry)?;
@@ -178,6 +182,7 @@ fn fact(record: &Record) -> Result<Fact, DbError> {
         },
         Record::Retry {} => Fact::Retry,
         Record::Finished(end) => Fact::Finished(end.clone()),
+        Record::Paused { content, requirements } => Fact::Paused(Pause::new(content, requirements)?),
     })
 }
 

@@ -21,6 +21,7 @@ pub mod keys;
 pub mod leases;
 pub mod merge;
 pub mod models;
+pub mod pause;
 pub mod queries;
 pub mod resume;
 pub mod retention;

@@ -7,7 +7,7 @@ use cadre_protocol::run::RunStatus;
 use crate::db::{Db, DbError, Row, Val, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::Snapshots;
-use crate::ops::start;
+use crate::ops::{pause, start};
 use crate::rows::{AgentLoad, EventChunk, QueueStats, RunDetail, RunFilter, RunRow, Waiting};
 
 const RUN: &str = concat!("select ", run_columns!(), ", r.seq from runs r where r.run_id = ?1");
@@ -88,6 +88,7 @@ pub fn detail(db: &mut dyn Db, snapshots: &Snapshots, run_id: &RunId) -> Result<
         session_state: start::session_state(db, &run.session_id)?,
         agent: snapshots.load(db, &run.revision)?,
         waiting_on: if run.status == RunStatus::Pending { waiting_on(db, run_id)? } else { None },
+        approvals: pause::of_run(db, run_id)?,
         run,
     }))
 }

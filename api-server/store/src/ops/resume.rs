@@ -22,6 +22,7 @@ const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_a
 /// but its history ends where it did.
 const REOPEN: &str = "update runs set status = 'PENDING', base_seq = coalesce(base_seq, seq), seq = ?2, revision = ?3, \
      retries = 0, cancel_requested = 0, cancellation_stage = null, started_at_ms = null, finished_at_ms = null, \
+     paused_at_ms = null, paused_ms = 0, \
      content = null, content_type = null, failure = null, metrics = null, slot = slot * 0, \
      input = coalesce(cast(?4 as text), input) where run_id = ?1";
 const MESSAGES: &str = "select position, body from messages where run_id = ?1 order by position desc";

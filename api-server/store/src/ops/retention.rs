@@ -27,10 +27,11 @@ const FORGET_SPEND: &str = "delete from model_spend where window_ms < ?1";
 const SPEND_KEPT_MS: u64 = 40 * 24 * 3_600_000;
 
 /// Removes a run's rows.
-const DELETE: [&str; 7] = [
+const DELETE: [&str; 8] = [
     "delete from events where run_id = ?1",
     "delete from messages where run_id = ?1",
     "delete from tool_calls where run_id = ?1",
+    "delete from approvals where run_id = ?1",
     "delete from model_calls where run_id = ?1",
     "delete from call_reserves where run_id = ?1",
     "delete from idempotency_keys where session_id = ?2 and run_id = ?1",

@@ -10,10 +10,11 @@ const SESSION: &str = concat!("select ", session_columns!(), " from sessions whe
 const UNFINISHED: &str = "select 1 from runs where session_id = ?1 and finished_at_ms is null limit 1";
 
 /// Removes a session's rows, those that hang on its runs first.
-const DELETE: [&str; 11] = [
+const DELETE: [&str; 12] = [
     "delete from events where run_id in (select run_id from runs where session_id = ?1)",
     "delete from messages where run_id in (select run_id from runs where session_id = ?1)",
     "delete from tool_calls where run_id in (select run_id from runs where session_id = ?1)",
+    "delete from approvals where run_id in (select run_id from runs where session_id = ?1)",
     "delete from model_calls where run_id in (select run_id from runs where session_id = ?1)",
     "delete from call_reserves where run_id in (select run_id from runs where session_id = ?1)",
     "delete from idempotency_keys where session_id = ?1",

@@ -10,7 +10,7 @@ use cadre_protocol::run::RunStatus;
 use crate::db::{Db, DbError, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::Snapshots;
-use crate::ops::{leases, slots};
+use crate::ops::{leases, pause, slots};
 use crate::rows::{Lease, RunRow, StartedRun};
 
 const RUN: &str = concat!(
@@ -195,5 +195,6 @@ fn progress(db: &mut dyn Db, run: &RunRow, retries: u32) -> Result<Progress, DbE
         tool_calls: tool_calls(db, &run.run_id)?,
         model_calls,
         retries,
+        decisions: pause::decisions(db, &run.run_id)?,
     })
 }

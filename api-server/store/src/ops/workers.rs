@@ -21,7 +21,10 @@ const LEASE_OF_SESSION: &str = "update session_leases set connected = 0 where se
 const ISOLATION: &str = "update workers set isolated = ?3, detail = ?4 where worker_id = ?1 and registration = ?2";
 const ISOLATIONS: &str =
     "select worker_id, isolated, detail from workers where isolated is not null order by worker_id";
-const OPEN: &str = "select 1 from runs where session_id = ?1 and finished_at_ms is null limit 1";
+/// A run that may want a worker: one that waits for a person wants none, nor do those behind it.
+const OPEN: &str = "select 1 from runs r where r.session_id = ?1 and r.finished_at_ms is null and not exists \
+     (select 1 from runs p where p.session_id = r.session_id and p.finished_at_ms is null and p.status = 'PAUSED' \
+     and p.seq <= r.seq) limit 1";
 const ELSEWHERE: &str = "select 1 from workers w join replicas p on p.replica_id = w.replica_id \
      where w.session_id = ?1 and w.replica_id <> ?2 and p.seen_at_ms >= ?3 limit 1";
 const RELEASE_SESSION: &str = "update session_leases set connected = 0 where session_id = ?1";
@@ -114,7 +117,7 @@ fn find(db: &mut dyn Db, worker_id: &WorkerId) -> Result<Option<(String, Replica
     row.map(|mut row| Ok((row.text()?, ReplicaId(row.text()?)))).transpose()
 }
 
-/// Whether an idle session may lose its worker: no run of it is open, and no other replica that lives has its worker.
+/// Whether an idle session may lose its worker: no run of it wants one, and no other replica that lives has its worker.
 /// If so, the lease is released: no later run starts with that worker.
 pub fn retire(db: &mut dyn Db, session_id: &SessionId, replica: &ReplicaId, silent_ms: u64) -> Result<bool, DbError> {
     let session = session_id.as_str();

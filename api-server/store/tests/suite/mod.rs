@@ -13,6 +13,7 @@ pub mod keys;
 pub mod leases;
 pub mod line;
 pub mod metrics;
+pub mod pause;
 pub mod queries;
 pub mod resumption;
 pub mod retention;
@@ -135,6 +136,17 @@ macro_rules! conformance {
                 input_comes_before_what_follows,
                 only_failed_runs_that_are_as_they_were_go_on,
                 attempts_after_failures_are_counted;
+            pause:
+                a_paused_run_holds_its_line_and_no_slot,
+                a_paused_run_leaves_the_slot_of_its_namespace,
+                decisions_are_merged_and_the_run_goes_on_when_all_are_there,
+                the_time_of_a_pause_does_not_count,
+                an_approval_is_spent_once_and_only_on_its_call,
+                a_paused_session_may_lose_its_worker,
+                a_cancel_that_meets_the_pause_ends_the_run,
+                a_paused_run_is_cancelled_in_its_stage,
+                a_paused_run_is_never_old,
+                a_paused_run_takes_nothing_from_its_last_writer;
             metrics:
                 model_calls_are_summed_at_the_end,
                 a_call_without_a_price_leaves_the_cost_open,

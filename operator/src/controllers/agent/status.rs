@@ -57,6 +57,7 @@ pub fn observe(old: &AgentStatus, view: &View<'_>, generation: i64, now: &Time) 
         revision: view.snapshot.as_ref().ok().map(|snapshot| snapshot.revision().to_string()),
         active_runs: report.map(|report| report.active_runs).or(old.active_runs),
         queued_runs: report.map(|report| report.queued_runs).or(old.queued_runs),
+        paused_runs: report.map(|report| report.paused_runs).or(old.paused_runs),
         last_run: report.and_then(last_run).or_else(|| old.last_run.clone()),
     }
 }

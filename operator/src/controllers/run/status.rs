@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cadre_crds::common::conditions::{COMPLETE, FAILED, FINISHED, READY, Truth};
+use cadre_crds::common::conditions::{COMPLETE, FAILED, FINISHED, PAUSED, READY, Truth};
 use cadre_crds::common::reasons::Reason;
-use cadre_crds::run::{Run, RunError, RunPhase, RunStatus, RunUsage};
+use cadre_crds::run::{PendingApproval, Run, RunError, RunPhase, RunStatus, RunUsage};
 use cadre_protocol::event::EventMetrics;
-use cadre_protocol::feed::RunReport;
+use cadre_protocol::feed::{self, RunReport};
 use cadre_protocol::run::RunStatus as ApiStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
@@ -68,6 +68,7 @@ pub fn observe(old: &RunStatus, view: &View, generation: i64, now: &Time) -> Run
     status.conditions = Conditions::of(&old.conditions, generation, now)
         .set(COMPLETE, complete, *reason, message)
         .set(FAILED, is_end(*phase) && !complete, *reason, message)
+        .set(PAUSED, *phase == RunPhase::Paused, *reason, message)
         .set(FINISHED, is_end(*phase), *reason, message)
         .verdict(*verdict, *reason, message)
         .finish();
@@ -97,7 +98,7 @@ fn reported(report: &RunReport) -> Stage {
             under_way(RunPhase::Pending, Reason::Pending, &message)
         }
         ApiStatus::Running => under_way(RunPhase::Running, Reason::Running, "the agent is at work"),
-        ApiStatus::Paused => under_way(RunPhase::Paused, Reason::Paused, "waits for a person"),
+        ApiStatus::Paused => under_way(RunPhase::Paused, Reason::Paused, &pause(report)),
         ApiStatus::Completed | ApiStatus::Regenerated => Stage {
             phase: RunPhase::Completed,
             verdict: Verdict::Ready,
@@ -110,6 +111,14 @@ fn reported(report: &RunReport) -> Stage {
             ended(RunPhase::Failed, Reason::Failed, message)
         }
     }
+}
+
+/// What a paused run waits for, and the command that shows it.
+fn pause(report: &RunReport) -> String {
+    let tools: Vec<&str> = report.pending_approvals.iter().map(|pending| pending.tool.as_str()).collect();
+    let RunReport { name, namespace, .. } = report;
+    let look = format!("kubectl cadre logs run/{name} -n {namespace}");
+    format!("waits for a person: {}. {look} shows the calls and how to answer", tools.join(", "))
 }
 
 /// Copies what the API server tells.
@@ -130,6 +139,7 @@ fn mirror(status: &mut RunStatus, report: &RunReport) {
         error,
         waiting_on,
         waiting_for: _,
+        pending_approvals,
     } = report;
     status.run_id = Some(run_id.clone());
     status.session_id = Some(session_id.clone());
@@ -142,6 +152,8 @@ fn mirror(status: &mut RunStatus, report: &RunReport) {
     status.error =
         error.as_ref().map(|error| RunError { kind: error.error_type.clone(), message: error.message.clone() });
     status.waiting_on = waiting_on.clone();
+    let pending = |it: &feed::PendingApproval| PendingApproval { id: it.id.clone(), tool: it.tool.clone() };
+    status.pending_approvals = pending_approvals.iter().map(pending).collect();
 }
 
 /// Kubernetes keeps whole seconds.
@@ -220,6 +232,7 @@ mod tests {
             }),
             waiting_on: None,
             waiting_for: None,
+            pending_approvals: Vec::new(),
         }
     }
 
@@ -248,7 +261,25 @@ mod tests {
             assert_eq!(kinds.map(|kind| truth(&status.conditions, kind)), expected, "{view:?}");
             assert_eq!((status.phase, super::reason(&status.conditions, READY)), (Some(phase), reason));
             assert_eq!(status.completion_time.is_some(), is_end(phase));
+            assert_eq!(truth(&status.conditions, PAUSED) == "True", phase == RunPhase::Paused);
         }
+    }
+
+    #[test]
+    fn a_paused_run_says_what_it_waits_for_until_it_goes_on() {
+        let now = Time(Timestamp::UNIX_EPOCH);
+        let call = feed::PendingApproval { id: "c".into(), tool: "shell".into() };
+        let paused = RunReport { pending_approvals: vec![call], ..report(ApiStatus::Paused) };
+        let status = observe(&RunStatus::default(), &View::Reported(Arc::new(paused)), 1, &now);
+        assert_eq!(status.pending_approvals, [PendingApproval { id: "c".into(), tool: "shell".into() }]);
+        let message = &status.conditions.iter().find(|it| it.type_ == PAUSED).unwrap().message;
+        assert_eq!(
+            message,
+            "waits for a person: shell. kubectl cadre logs run/r -n team shows the calls and how to answer"
+        );
+        let status = observe(&status, &View::Reported(Arc::new(report(ApiStatus::Running))), 1, &now);
+        assert!(status.pending_approvals.is_empty());
+        assert_eq!(truth(&status.conditions, PAUSED), "False");
     }
 
     #[test]
