@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use commands::{cancel, completion, continuing, credential, logs, run, runs, version};
+use commands::{approve, cancel, completion, continuing, credential, logs, run, runs, version};
 use connect::Connection;
 use failure::Failure;
 
@@ -39,6 +39,8 @@ enum Command {
     Runs(runs::RunsArgs),
     Logs(logs::LogsArgs),
     Cancel(cancel::CancelArgs),
+    Approve(approve::ApproveArgs),
+    Reject(approve::RejectArgs),
     Continue(continuing::ContinueArgs),
     Credential(credential::CredentialArgs),
     Dev(dev::DevArgs),
@@ -88,6 +90,8 @@ fn dispatch(cli: Cli, command: clap::Command, name: &str) -> Result<ExitCode, Fa
             Command::Runs(args) => runs::runs(&args, &connection.server().await?).await?,
             Command::Logs(args) => logs::logs(&args, &connection.server().await?).await?,
             Command::Continue(args) => return continuing::go_on(args, connection).await.map(ExitCode::from),
+            Command::Approve(args) => return approve::approve(args, connection).await.map(ExitCode::from),
+            Command::Reject(args) => return approve::reject(args, connection).await.map(ExitCode::from),
             Command::Cancel(args) => cancel::cancel(&args, &connection.server().await?).await?,
             Command::Credential(args) => credential::credential(&args, connection).await?,
             Command::Version(args) => version::version(&args, connection).await?,

@@ -1,5 +1,6 @@
 //! One file per verb: flags, calls, output. Must not know how servers are found.
 
+pub mod approve;
 pub mod cancel;
 pub mod completion;
 pub mod continuing;

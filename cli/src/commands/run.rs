@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Run an agent and show what it does
 ///
 /// The answer goes to standard output, everything else to standard error. Ctrl-C cancels the run; a second Ctrl-C
-/// leaves at once. Exit code: 0 completed, 1 error, 130 cancelled.
+/// leaves at once. Exit code: 0 completed, 1 error, 3 waits for a person, 130 cancelled.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The agent.
@@ -119,7 +119,11 @@ async fn submit(api: &Api, agent: &str, form: &Form) -> Result<Answer, CallError
     }
 }
 
-async fn detached(answer: Answer, output: Option<RunFormat>) -> Result<u8, Failure> {
+/// Prints the id of a run that goes on.
+///
+/// # Errors
+/// When the answer can't be read.
+pub async fn detached(answer: Answer, output: Option<RunFormat>) -> Result<u8, Failure> {
     let bytes = collect(answer.body).await?;
     let accepted: Value = serde_json::from_slice(&bytes).map_err(|error| CallError::Malformed(error.to_string()))?;
     let text = match output {
