@@ -6,7 +6,7 @@ use std::process::Command;
 
 use cadre_e2e::python;
 use cadre_e2e::story::Story;
-use cadre_e2e::story::objects::{scripted, talker};
+use cadre_e2e::story::objects::{careful, scripted, shell, talker};
 use serde_json::json;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../api-server/tests/agentos_client");
@@ -26,13 +26,17 @@ fn agentos_own_client_is_content() {
     let turns = json!([{"text": "One word after another, slowly.", "chunk": 2, "chunkDelayMs": 300}]);
     story.apply_all(&[scripted(&model, &json!(["You said {{input}}."])), talker(&agent, &model)]).unwrap();
     story.apply_all(&[scripted(&slow_model, &turns), talker(&slow, &slow_model)]).unwrap();
-    for agent in [&agent, &slow] {
+    let (asks, asks_model) = (story.name("asks"), story.name("asks-m"));
+    let turns = json!([shell("echo approved"), "It said {{last_result}}"]);
+    story.apply_all(&[scripted(&asks_model, &turns), careful(&asks, &asks_model)]).unwrap();
+    for agent in [&agent, &slow, &asks] {
         story.ready(agent).unwrap();
     }
     let forward = story.api.forward().unwrap();
     let mut check = Command::new(interpreter());
     check.arg(Path::new(FOLDER).join("check.py")).arg(format!("http://{}", forward.address()));
     check.args(["--agent", &agent, "--slow-agent", &slow, "--key", story.api.key()]);
+    check.args(["--pausing-agent", &asks, "--pausing-message", "go"]);
     for proxy in ["http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"] {
         check.env_remove(proxy);
     }

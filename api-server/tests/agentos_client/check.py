@@ -1,6 +1,7 @@
 """Drives a running API server with AgentOS's own Python client, and says for each call whether it worked.
 
     python check.py http://127.0.0.1:7777 --agent helper [--key "$OS_SECURITY_KEY"] [--slow-agent NAME]
+        [--pausing-agent NAME] [--pausing-message TEXT]
 
 The client is the judge of compatibility: what it parses into its own types without complaint is compatible. Needs what
 requirements.txt lists. Ends with 1 if anything failed.
@@ -37,6 +38,7 @@ class Check:
         self.headers = {"Authorization": f"Bearer {arguments.key}"} if arguments.key else {}
         self.agent = arguments.agent
         self.slow_agent = arguments.slow_agent or arguments.agent
+        self.pausing = (arguments.pausing_agent or arguments.agent, arguments.pausing_message)
         self.session = f"client/{uuid.uuid4()}"
         # A record that other checks have written to must not matter.
         self.user = f"ada-{uuid.uuid4()}"
@@ -220,6 +222,49 @@ class Check:
         session = await self.client.rename_session(self.session_path, "Renamed", headers=self.headers)
         assert session.session_name == "Renamed", session
 
+    async def continue_paused_run(self):
+        agent, message = self.pausing
+        run = await self.client.run_agent(agent, message, headers=self.headers)
+        assert run.status == RunStatus.paused and run.is_paused, run.status
+        assert len(run.tools_requiring_confirmation) == 1 and len(run.active_requirements) == 1, run.tools
+        assert run.active_requirements[0].needs_confirmation, run.active_requirements
+        session = {"session_id": run.session_id, "headers": self.headers}
+        await refused(400, self.client.continue_agent_run(agent, run.run_id, [], **session))
+        run.active_requirements[0].confirm()
+        tools = [requirement.tool_execution for requirement in run.requirements]
+        done = await self.client.continue_agent_run(agent, run.run_id, tools, **session)
+        assert done.status == RunStatus.completed and done.run_id == run.run_id, done
+        assert done.tools[0].confirmed is True and done.tools[0].result is not None, done.tools
+        assert not done.tools_requiring_confirmation and not done.active_requirements, done.tools
+        await refused(409, self.client.continue_agent_run(agent, run.run_id, tools, **session))
+
+    async def continue_paused_run_stream(self):
+        agent, message = self.pausing
+        events = [event async for event in self.client.run_agent_stream(agent, message, headers=self.headers)]
+        paused = events[-1]
+        assert paused.event == "RunPaused" and paused.is_paused, [event.event for event in events]
+        assert len(paused.active_requirements) == 1 and paused.tools[0].requires_confirmation, paused
+        paused.active_requirements[0].reject("not today")
+        names = [
+            event.event
+            async for event in self.client.continue_agent_run_stream(
+                agent, paused.run_id, paused.tools and [paused.requirements[0].tool_execution],
+                session_id=paused.session_id, headers=self.headers,
+            )
+        ]
+        assert names[0] == "RunContinued" and names[-1] == "RunCompleted", names
+        assert "ToolCallStarted" not in names, names
+
+    async def cancel_paused_run(self):
+        agent, message = self.pausing
+        run = await self.client.run_agent(agent, message, headers=self.headers)
+        await self.client.cancel_agent_run(agent, run.run_id, headers=self.headers)
+        tools = run.tools
+        call = self.client.continue_agent_run(
+            agent, run.run_id, tools, session_id=run.session_id, headers=self.headers
+        )
+        await refused(409, call)
+
     async def cancel_agent_run(self):
         # A finished run and one that does not exist are no errors.
         await self.client.cancel_agent_run(self.agent, self.run.run_id, headers=self.headers)
@@ -280,5 +325,7 @@ if __name__ == "__main__":
     parser.add_argument("url")
     parser.add_argument("--agent", required=True)
     parser.add_argument("--slow-agent")
+    parser.add_argument("--pausing-agent")
+    parser.add_argument("--pausing-message", required=True)
     parser.add_argument("--key")
     sys.exit(asyncio.run(main(parser.parse_args())))

@@ -15,7 +15,8 @@ async fn agentos_own_client_is_content() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(axum::serve(listener, world.router.clone()).into_future());
     let Some(python) = std::env::var_os("CADRE_AGENTOS_PYTHON") else { return };
-    let arguments = [SCRIPT, &url, "--agent", "helper", "--key", ADMIN_KEY];
+    let pausing = ["--pausing-message", "pause yes-1"];
+    let arguments = [&[SCRIPT, &url, "--agent", "helper", "--key", ADMIN_KEY][..], &pausing].concat();
     let output = Command::new(python).args(arguments).env_remove("http_proxy").output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     println!("{said}");

@@ -23,6 +23,13 @@ pub fn worker(name: &str, model: &str, more: &Value) -> Value {
     object("Agent", name, &spec)
 }
 
+/// An Agent with a shell whose every call needs a person's yes.
+#[must_use]
+pub fn careful(name: &str, model: &str) -> Value {
+    let tool = json!({"type": "Builtin", "builtin": {"name": "Shell"}, "requireApproval": ["shell"]});
+    object("Agent", name, &json!({"modelRef": {"name": model}, "tools": [tool]}))
+}
+
 /// An Agent without tools.
 #[must_use]
 pub fn talker(name: &str, model: &str) -> Value {
