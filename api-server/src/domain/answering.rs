@@ -3,6 +3,7 @@
 use cadre_protocol::ids::RunId;
 use cadre_protocol::requirement::arguments_sha256;
 use cadre_store::approvals::{Consumption, DecideOutcome, Decisions};
+use cadre_store::branches::KeyOf;
 use cadre_store::rows::{Principal, RunDetail};
 use serde_json::{Map, Value};
 
@@ -23,6 +24,7 @@ impl Service {
         detail: &RunDetail,
         answers: &[Answer],
         decided_by: Principal,
+        key: Option<KeyOf>,
     ) -> Result<Option<Continued>, DomainError> {
         let run_id = &detail.run.run_id;
         let changes =
@@ -33,7 +35,7 @@ impl Service {
         if changes.is_empty() {
             return Err(DomainError::BadRequest(UNRESOLVED.to_owned()));
         }
-        let wanted = Decisions { run_id: run_id.clone(), changes, decided_by, at_ms: self.now_ms() };
+        let wanted = Decisions { run_id: run_id.clone(), changes, decided_by, key, at_ms: self.now_ms() };
         let (run, after) = match self.0.store.decide(wanted).await? {
             DecideOutcome::Changed => return Ok(None),
             DecideOutcome::GoesOn { run } => {

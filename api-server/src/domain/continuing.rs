@@ -103,7 +103,7 @@ impl Service {
                 Plan::Resume { input } => self.resume_run(&detail, input, None, key).await?,
                 Plan::Answer => {
                     let decided_by = wish.decided_by.clone().unwrap_or_else(|| detail.run.principal.clone());
-                    self.answer(&detail, &wish.answers, decided_by).await?
+                    self.answer(&detail, &wish.answers, decided_by, key).await?
                 }
                 Plan::Attach => match self.attach(&detail, &wish.answers) {
                     None => return Err(not_ended(&detail.run)),

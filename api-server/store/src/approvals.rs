@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::requirement::RunRequirement;
 
+use crate::branches::KeyOf;
 use crate::error::StoreError;
 use crate::rows::{EventChunk, Principal, RunRow};
 
@@ -31,6 +32,8 @@ pub struct Decisions {
     pub changes: Vec<(u64, RunRequirement)>,
     /// Who decides.
     pub decided_by: Principal,
+    /// Names the run from then on.
+    pub key: Option<KeyOf>,
     /// Now, Unix milliseconds.
     pub at_ms: u64,
 }
@@ -50,7 +53,7 @@ pub enum DecideOutcome {
         /// The event that tells which.
         chunk: EventChunk,
     },
-    /// Run or calls are not as they were when that was decided: nothing was written.
+    /// Run or calls are not as they were when that was decided, or the key names a run already: nothing was written.
     Changed,
 }
 

@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, BOB_KEY, FORM, World, frames, names, request, world};
+use crate::support::{ADMIN_KEY, Answer, BOB_KEY, FORM, World, frames, names, request, world};
 
 const RUNS: &str = "/agents/helper/runs";
 
@@ -236,4 +236,24 @@ async fn a_paused_run_can_be_cancelled_and_not_continued() {
     world.until(&path(&next, "?session_id=s"), |run| run["status"] == "COMPLETED").await;
     let all = world.post(&path(&run, "/resume"), "").await;
     assert_eq!(names(&all.text).last().unwrap(), "RunCancelled");
+}
+
+#[tokio::test]
+async fn a_key_answers_a_run_once_and_names_it_when_it_has_ended() {
+    let world = world().await;
+    let run = paused(&world, "yes-1").await;
+    let keyed = async |confirmed: bool| {
+        let tools = escape(&Value::from([tool(&run, "yes-1", json!({"confirmed": confirmed}))].as_slice()).to_string());
+        let form = format!("session_id=s&stream=false&tools={tools}");
+        let mut request = request(Method::POST, &path(&run, "/continue"), ADMIN_KEY, FORM, &form);
+        request.headers_mut().insert("idempotency-key", "k1".parse().unwrap());
+        world.send(request).await
+    };
+    for _ in 0..2 {
+        let answer = keyed(true).await;
+        assert_eq!((answer.status.as_u16(), id(&answer.json())), (200, id(&run)), "{}", answer.text);
+        assert_eq!((&answer.json()["status"], &answer.json()["queue_attempt"]), (&json!("COMPLETED"), &json!(2)));
+    }
+    let other = keyed(false).await;
+    assert_eq!((other.status.as_u16(), &other.json()["error_id"]), (409, &json!("idempotency_conflict")));
 }

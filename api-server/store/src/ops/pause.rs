@@ -11,7 +11,7 @@ use crate::approvals::{ApprovalRow, Consumption, DecideOutcome, Decisions};
 use crate::db::{Db, DbError, Row, vals};
 use crate::ops::append::{self, End, Live};
 use crate::ops::snapshots::Snapshots;
-use crate::ops::{cancel, models, queries};
+use crate::ops::{cancel, keys, models, queries, resume};
 use crate::rows::{EndedRun, EventChunk, RunRow};
 
 /// Answered content takes the place of the run's answer until it goes on. The run is not finished: it keeps its place in
@@ -131,7 +131,7 @@ pub fn decisions(db: &mut dyn Db, run_id: &RunId) -> Result<Vec<Decision>, DbErr
 /// Records decisions about calls of a paused run. Once none is open, the run waits for a worker; before, an event tells
 /// what is still open.
 pub fn decide(db: &mut dyn Db, snapshots: &Snapshots, decisions: &Decisions) -> Result<DecideOutcome, DbError> {
-    let Decisions { run_id, changes, decided_by, at_ms } = decisions;
+    let Decisions { run_id, changes, decided_by, key, at_ms } = decisions;
     let Some(live) = append::live(db, run_id)? else { return Ok(DecideOutcome::Changed) };
     let fits = |row: &ApprovalRow| {
         let call_id = &row.requirement.tool_execution.tool_call_id;
@@ -139,6 +139,12 @@ pub fn decide(db: &mut dyn Db, snapshots: &Snapshots, decisions: &Decisions) -> 
     };
     if live.status != RunStatus::Paused || of_run(db, run_id)?.iter().filter(|row| fits(row)).count() < changes.len() {
         return Ok(DecideOutcome::Changed);
+    }
+    if let Some(key) = key {
+        if resume::keyed(db, key)?.is_some() {
+            return Ok(DecideOutcome::Changed);
+        }
+        keys::insert(db, resume::scope(key), &key.key, (run_id, &live.session_id), *at_ms)?;
     }
     for (version, change) in changes {
         let tool = &change.tool_execution;

@@ -94,7 +94,8 @@ pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Resu
     Ok(ResumeOutcome::Resumed { run: Box::new(run), waiting_on: queries::waiting_on(db, run_id)? })
 }
 
-fn scope(of: &KeyOf) -> keys::Scope<'_> {
+/// Whose key it is.
+pub fn scope(of: &KeyOf) -> keys::Scope<'_> {
     let KeyOf { key: _, principal, user_id, component } = of;
     keys::Scope { principal, user_id: user_id.as_deref(), origin: &Origin::Http, component }
 }

@@ -139,6 +139,7 @@ macro_rules! conformance {
             pause:
                 a_paused_run_holds_its_line_and_no_slot,
                 a_paused_run_leaves_the_slot_of_its_namespace,
+                a_key_decides_once,
                 decisions_are_merged_and_the_run_goes_on_when_all_are_there,
                 the_time_of_a_pause_does_not_count,
                 an_approval_is_spent_once_and_only_on_its_call,

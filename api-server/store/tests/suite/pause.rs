@@ -11,8 +11,9 @@ use cadre_protocol::run::RunStatus;
 use cadre_protocol::tool::ToolExecution;
 use cadre_store::Store;
 use cadre_store::approvals::{ApprovalRow, Consumption, DecideOutcome, Decisions};
+use cadre_store::branches::{KeyOf, Keyed};
 use cadre_store::rows::upkeep::OldRun;
-use cadre_store::rows::{CancelOutcome, EndedRun, Lease, NewRun};
+use cadre_store::rows::{CancelOutcome, EndedRun, IdempotencyKey, Lease, NewRun};
 use cadre_store::shares::{Shares, SlotLimits};
 use cadre_store::workers::ReplicaId;
 use serde_json::{Map, Value};
@@ -62,7 +63,7 @@ fn answer(row: &ApprovalRow, yes: bool) -> (u64, RunRequirement) {
 }
 
 async fn decide(store: &dyn Store, run_id: &RunId, changes: Vec<(u64, RunRequirement)>) -> DecideOutcome {
-    let decisions = Decisions { run_id: run_id.clone(), changes, decided_by: principal(), at_ms: now() };
+    let decisions = Decisions { run_id: run_id.clone(), changes, decided_by: principal(), key: None, at_ms: now() };
     store.decide(decisions).await.unwrap()
 }
 
@@ -123,6 +124,30 @@ pub async fn a_paused_run_leaves_the_slot_of_its_namespace(database: &impl Datab
     assert_eq!(store.grant(None, limits).await.unwrap()[0].run_id, first);
 }
 
+pub async fn a_key_decides_once(database: &impl Database) {
+    let store = database.open();
+    let (run_id, _) = paused(&*store, "s", &["a", "b"]).await;
+    let row = store.run(&run_id).await.unwrap().unwrap();
+    let key = KeyOf {
+        key: IdempotencyKey { key: "k".into(), body_sha256: "of the answer".into() },
+        principal: row.principal,
+        user_id: row.user_id,
+        component: row.component,
+    };
+    let decide = async |at: usize| {
+        let changes = vec![answer(&store.approvals(&run_id).await.unwrap()[at], true)];
+        let key = Some(key.clone());
+        let wanted = Decisions { run_id: run_id.clone(), changes, decided_by: principal(), key, at_ms: now() };
+        store.decide(wanted).await.unwrap()
+    };
+    assert!(store.keyed(key.clone()).await.unwrap().is_none());
+    assert!(matches!(decide(0).await, DecideOutcome::StillPaused { .. }));
+    let named = store.keyed(key.clone()).await.unwrap();
+    assert!(matches!(named, Some(Keyed::Run(run)) if run.run_id == run_id), "also while calls are open");
+    assert!(matches!(decide(1).await, DecideOutcome::Changed));
+    assert!(store.approvals(&run_id).await.unwrap()[1].is_open, "nothing was written");
+}
+
 pub async fn decisions_are_merged_and_the_run_goes_on_when_all_are_there(database: &impl Database) {
     let store = database.open();
     let (run_id, lease) = paused(&*store, "s", &["a", "b"]).await;
@@ -169,7 +194,7 @@ pub async fn the_time_of_a_pause_does_not_count(database: &impl Database) {
     let at_ms = now() + 3_600_000;
     let changes = vec![answer(&rows[0], true)];
     store
-        .decide(Decisions { run_id: run_id.clone(), changes, decided_by: principal(), at_ms })
+        .decide(Decisions { run_id: run_id.clone(), changes, decided_by: principal(), key: None, at_ms })
         .await
         .unwrap();
     let started = store.start(&run_id, &lease, at_ms).await.unwrap().unwrap();
