@@ -68,7 +68,7 @@ pub struct ContinueRunForm {
 /// go on behind the last one. One that has completed stays as it is, and a new run begins with what is kept of its
 /// conversation, then `input`; so it is for a run that failed with `fork`, with an earlier `continue_from`, or when a Run
 /// object made it. A run that was cancelled or has not ended is 409. With an `Idempotency-Key` that was used for the same
-/// request, the run that it made is answered, as it is now.
+/// request, the run that came of it is answered, as it is now.
 ///
 /// A paused run goes on under its own id once all calls that it waits for are answered. Each answer is compared with the
 /// call that waits (400 if name or arguments differ); answers are merged, and while calls are open the run stays PAUSED.
