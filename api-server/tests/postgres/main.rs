@@ -284,8 +284,10 @@ async fn a_server_that_stops_while_the_database_is_away_takes_no_run_from_its_wo
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_hears_what_another_server_writes() {
     let database = Process::start();
+    // Neither takes the other for dead, or its worker for lost.
+    let living = || Limits { return_time: PATIENCE * 100, ..patient() };
     let (reading, writing) =
-        (rig_with(open(&database).await, limits()).await, rig_with(open(&database).await, limits()).await);
+        (replica(open(&database).await, living()).await, replica(open(&database).await, living()).await);
     let mut worker = writing.worker("pool").await;
     let run_id = writing.submit("helper", None).await.run.run_id;
     let assignment = worker.assignment().await;

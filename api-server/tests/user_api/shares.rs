@@ -20,7 +20,8 @@ fn shared(shares: NamespaceShares) -> Limits {
 /// What a refusal says.
 fn refused(answer: &Answer, code: &str, namespace: &str) {
     assert_eq!((answer.status.as_u16(), &answer.json()["error_id"]), (429, &json!(code)), "{}", answer.text);
-    assert!(answer.detail().contains(&format!("namespace {namespace}")), "{}", answer.text);
+    let detail = answer.detail().to_lowercase();
+    assert!(detail.contains(&format!("namespace {namespace}")), "{}", answer.text);
     assert!(answer.headers.contains_key(header::RETRY_AFTER));
 }
 

@@ -177,11 +177,11 @@ pub async fn a_namespaces_files_are_bounded(database: &impl Database) {
         max_bytes: 1_000,
     };
     store.put(&in_place("busy", "a"), vec![1; 400]).await.unwrap().unwrap();
-    store.put(&in_place("busy", "b"), vec![1; 400]).await.unwrap().expect("each session has its own copy");
+    store.put(&in_place("busy", "b"), vec![1; 400]).await.unwrap().unwrap(); // each session has its own copy
     assert!(store.put(&in_place("busy", "c"), vec![2; 201]).await.unwrap().is_none());
-    store.put(&in_place("busy", "a"), vec![1; 400]).await.unwrap().expect("it is there already");
-    store.put(&in_place("calm", "c"), vec![2; 201]).await.unwrap().expect("another's is not full");
-    store.put(&in_place("busy", "d"), vec![2; 200]).await.unwrap().expect("to the last byte");
+    store.put(&in_place("busy", "a"), vec![1; 400]).await.unwrap().unwrap(); // it is there already
+    store.put(&in_place("calm", "c"), vec![2; 201]).await.unwrap().unwrap(); // another's is not full
+    store.put(&in_place("busy", "d"), vec![2; 200]).await.unwrap().unwrap(); // to the last byte
 
     let run_id = turn(&*store, "s").await;
     store.put(&place("s"), vec![3; 600]).await.unwrap().unwrap();
