@@ -75,7 +75,8 @@ impl CallBound {
     #[must_use]
     pub fn nano_usd(&self, output_tokens: u64) -> u64 {
         let Some(Rates { input, output }) = self.rates else { return 0 };
-        let sum = u128::from(self.input_tokens) * u128::from(input) + u128::from(output_tokens) * u128::from(output);
+        let asked = u128::from(self.input_tokens) * u128::from(input);
+        let sum = asked.saturating_add(u128::from(output_tokens) * u128::from(output));
         u64::try_from(sum.div_ceil(1_000_000)).unwrap_or(u64::MAX)
     }
 
