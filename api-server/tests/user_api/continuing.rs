@@ -6,7 +6,7 @@ use cadre_store::traits::Runs as _;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{ADA_KEY, ADMIN_KEY, Answer, BOB_KEY, FORM, World, frames, names, request, world};
+use crate::support::{ADA_KEY, ADMIN_KEY, Answer, BOB_KEY, FORM, World, frames, id, names, request, world};
 
 const RUNS: &str = "/agents/helper/runs";
 
@@ -15,10 +15,6 @@ async fn made(world: &World, message: &str) -> Value {
     let answer = world.post(RUNS, &format!("message={message}&stream=false&session_id=s")).await;
     assert_eq!(answer.status, 200, "{}", answer.text);
     answer.json()
-}
-
-fn id(run: &Value) -> &str {
-    run["run_id"].as_str().unwrap()
 }
 
 fn path(run: &Value, rest: &str) -> String {

@@ -3,6 +3,7 @@
 
 mod agentos_client;
 mod continuing;
+mod engine;
 mod errors;
 mod isolation;
 mod local_mode;

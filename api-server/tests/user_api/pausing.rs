@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::{ADMIN_KEY, Answer, BOB_KEY, FORM, World, frames, names, request, world};
+use crate::support::{ADMIN_KEY, Answer, BOB_KEY, FORM, World, frames, id, names, request, world};
 
 const RUNS: &str = "/agents/helper/runs";
 
@@ -21,10 +21,6 @@ async fn paused(world: &World, calls: &str) -> Value {
     assert_eq!(answer.status, 200, "{}", answer.text);
     assert_eq!(answer.json()["status"], "PAUSED");
     answer.json()
-}
-
-fn id(run: &Value) -> &str {
-    run["run_id"].as_str().unwrap()
 }
 
 fn path(run: &Value, rest: &str) -> String {

@@ -193,7 +193,7 @@ fn claimed(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Option<Epoch>
     }
 }
 
-/// A run that starts at once does not wait, so the limits are not asked.
+/// What a run that has to wait asks of the queue. One that starts at once does not wait, so it asks nothing.
 fn wish(run: &NewRun) -> Wish<'_> {
     Wish {
         agent: &run.agent,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cadre_protocol::event::{MAX_EVENT_BYTES, RunEvent};
+use cadre_protocol::agent::AgentSnapshot;
+use cadre_protocol::event::{EventContext, MAX_EVENT_BYTES, RunEvent};
 use cadre_protocol::ids::{Epoch, Revision, RunId, SessionId};
 use cadre_protocol::run::{RunMetrics, RunStatus};
 
@@ -70,6 +71,18 @@ pub struct Live {
     pub end: End,
     /// Who is next when it ends.
     pub next: Option<RunId>,
+}
+
+impl Live {
+    /// What its events carry.
+    pub fn context(&self, agent: &AgentSnapshot) -> EventContext {
+        EventContext {
+            agent_id: agent.api_id.clone(),
+            agent_name: agent.display_name.clone(),
+            run_id: self.run_id.clone(),
+            session_id: self.session_id.clone(),
+        }
+    }
 }
 
 /// Reads a run and keeps other writers off it.

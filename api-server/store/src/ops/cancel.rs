@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cadre_protocol::event::{EventContext, RunEvent};
+use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::run::{RunEnd, RunMetrics, RunStatus};
 
@@ -71,13 +71,7 @@ pub fn close(
         leases::fence(db, &live.session_id, at_ms)?;
     }
     let metrics = models::metrics(db, live, at_ms)?;
-    let agent = snapshots.load(db, &live.revision)?;
-    let context = EventContext {
-        agent_id: agent.api_id.clone(),
-        agent_name: agent.display_name.clone(),
-        run_id: live.run_id.clone(),
-        session_id: live.session_id.clone(),
-    };
+    let context = live.context(&*snapshots.load(db, &live.revision)?);
     let at = live.end;
     let frames = context.to_sse(&event(end, &metrics), at.next_index, at_ms)?;
     let bytes = at.bytes.saturating_add(frames.len() as u64);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cadre_protocol::event::{EventContext, RunEvent};
+use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::RunId;
 use cadre_protocol::requirement::{Decision, RunRequirement, Verdict, arguments_sha256};
 use cadre_protocol::run::{RunEnd, RunStatus};
@@ -187,13 +187,7 @@ fn tell(
     open: Vec<RunRequirement>,
     at_ms: u64,
 ) -> Result<EventChunk, DbError> {
-    let agent = snapshots.load(db, &live.revision)?;
-    let context = EventContext {
-        agent_id: agent.api_id.clone(),
-        agent_name: agent.display_name.clone(),
-        run_id: live.run_id.clone(),
-        session_id: live.session_id.clone(),
-    };
+    let context = live.context(&*snapshots.load(db, &live.revision)?);
     let content = run.content.as_ref().and_then(|content| content.as_str()).unwrap_or_default().to_owned();
     let event = RunEvent::paused(content, open);
     let at = live.end;
