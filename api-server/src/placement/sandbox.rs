@@ -227,6 +227,18 @@ impl SandboxPlacement {
         Ok(())
     }
 
+    /// Whether the cluster has refused a Sandbox because another replica was there first: its incarnation only grows. What is
+    /// there is then known.
+    async fn is_behind(&self, refused_one: &Sandbox, key: &Key) -> Result<bool, PlacementError> {
+        let api: Api<Sandbox> = Api::namespaced(self.client.clone(), &key.0);
+        let Some(present) = api.get_opt(&key.1).await.map_err(refused)? else { return Ok(false) };
+        let is_ahead = present.spec.incarnation > refused_one.spec.incarnation;
+        if is_ahead {
+            self.seen(DeserializeGuard(Ok(present)));
+        }
+        Ok(is_ahead)
+    }
+
     /// The Sandbox that a pod belongs to, if all is as it must be.
     fn proven(&self, key: &Key, uid: &str) -> Option<(SessionId, ComponentRef)> {
         let mut state = self.state();
@@ -295,12 +307,13 @@ impl Placement for SandboxPlacement {
     async fn ensure(&self, wanted: &Wanted) -> Result<(), PlacementError> {
         let name = sandbox_name(&wanted.component, &wanted.session_id);
         let key = (wanted.component.namespace.clone(), name);
-        match self.wanted(wanted, &key)? {
-            Some(sandbox) => {
-                let _reserved = self.reserve(&key)?;
-                self.apply(&sandbox, &key).await
+        loop {
+            let Some(sandbox) = self.wanted(wanted, &key)? else { return Ok(()) };
+            let _reserved = self.reserve(&key)?;
+            match self.apply(&sandbox, &key).await {
+                Err(PlacementError::Impossible(_)) if self.is_behind(&sandbox, &key).await? => {}
+                outcome => return outcome,
             }
-            None => Ok(()),
         }
     }
 

@@ -11,9 +11,18 @@ fn placement() -> Arc<SandboxPlacement> {
 
 /// The same with at most so many Sandboxes.
 fn placement_of(max_sandboxes: u32) -> Arc<SandboxPlacement> {
-    let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
-        let body = Full::new(bytes::Bytes::from("{}"));
-        Ok::<_, std::convert::Infallible>(http::Response::builder().status(500).body(body).unwrap())
+    placement_in(max_sandboxes, |_| (500, "{}".to_owned()))
+}
+
+/// The same in a cluster that answers so.
+fn placement_in<F>(max_sandboxes: u32, answer: F) -> Arc<SandboxPlacement>
+where
+    F: Fn(&http::Request<kube::client::Body>) -> (u16, String) + Clone + Send + 'static,
+{
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (status, body) = answer(&request);
+        let body = Full::new(bytes::Bytes::from(body));
+        async move { Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).unwrap()) }
     });
     let client = Client::new(service, "default");
     let stop = CancellationToken::new();
@@ -100,6 +109,29 @@ async fn a_lost_worker_raises_the_incarnation_and_a_present_one_does_not() {
     placement.lost(&WorkerId::new(format!("team/{}", key.1)).unwrap());
     let next = placement.wanted(&wanted(), &key).unwrap().unwrap();
     assert!(next.spec.incarnation > 7 && next.spec.session_id.as_deref() == Some("s"));
+}
+
+#[tokio::test]
+async fn a_replica_that_comes_late_takes_what_the_first_one_made() {
+    let first = made(&placement(), "u1", "p1");
+    let mut present = first.clone();
+    present.spec.incarnation = u32::MAX;
+    let (patches, present) = (Arc::new(AtomicUsize::new(0)), serde_json::to_string(&present).unwrap());
+    let counted = patches.clone();
+    let placement = placement_in(0, move |request| {
+        if request.method() == http::Method::GET {
+            return (200, present.clone());
+        }
+        counted.fetch_add(1, Ordering::AcqRel);
+        let message = "Sandbox is invalid: spec: incarnation only grows";
+        (422, serde_json::json!({"status": "Failure", "message": message, "reason": "Invalid", "code": 422}).to_string())
+    });
+    let key = ("team".to_owned(), first.name_any());
+    placement.seen(DeserializeGuard(Ok(first)));
+    placement.lost(&WorkerId::new(format!("team/{}", key.1)).unwrap());
+    placement.ensure(&wanted()).await.unwrap();
+    assert_eq!(patches.load(Ordering::Acquire), 1);
+    assert_eq!(placement.state().known[&key].spec.incarnation, u32::MAX);
 }
 
 #[tokio::test]
