@@ -90,13 +90,19 @@ pub fn write(journal: &mut RunJournal, end: RunEnd) {
         RunEnd::Cancelled { content, reason } => {
             RunEvent::RunCancelled { content: content.clone(), reason: reason.clone() }
         }
-        RunEnd::Error(failure) => RunEvent::RunError {
-            content: failure.message.clone(),
-            error_type: failure.error_type.clone(),
-            error_id: failure.error_id.clone(),
-        },
+        RunEnd::Error(failure) => error_event(failure),
     };
     journal.push(Some(event), Some(Record::Finished(end)));
+}
+
+/// The event of a run that has failed.
+#[must_use]
+pub fn error_event(failure: &RunFailure) -> RunEvent {
+    RunEvent::RunError {
+        content: failure.message.clone(),
+        error_type: failure.error_type.clone(),
+        error_id: failure.error_id.clone(),
+    }
 }
 
 #[cfg(test)]

@@ -200,15 +200,21 @@ async fn write(
 }
 
 async fn flush(hub: &Hub, sink: &mut SplitSink<Socket, Message>) -> Result<(), Broken> {
-    for frame in hub.with(super::state::State::ready) {
-        let text = encode(&frame)?;
-        if text.len() > MAX_FRAME_BYTES {
-            hub.with(|state| state.too_large(&frame));
-        } else {
-            sink.feed(dial::text(text)).await?;
+    loop {
+        let frames = hub.with(super::state::State::ready);
+        if frames.is_empty() {
+            return Ok(sink.flush().await?);
+        }
+        for frame in frames {
+            let text = encode(&frame)?;
+            if text.len() > MAX_FRAME_BYTES {
+                // May have something else ready.
+                hub.with(|state| state.too_large(frame));
+            } else {
+                sink.feed(dial::text(text)).await?;
+            }
         }
     }
-    Ok(sink.flush().await?)
 }
 
 async fn read(hub: &Hub, stream: &mut SplitStream<Socket>, patience: Duration) -> Broken {

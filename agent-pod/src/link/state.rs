@@ -6,10 +6,11 @@ use cadre_protocol::ids::{Epoch, RunId};
 use cadre_protocol::journal::{Batch, Entry, Record};
 use cadre_protocol::model::{ModelError, ModelErrorCategory};
 use cadre_protocol::requirement::RunRequirement;
+use cadre_protocol::run::RunEnd;
 use cadre_protocol::worker::{Assignment, HeldRun, RemoteToolResult, ServerFrame, WorkerFrame};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::engine::bounds;
+use crate::engine::{bounds, ends};
 use crate::engine::ports::{Chunk, Lost, ModelEvent, Signal};
 
 /// Bytes of a batch above which a new one is begun.
@@ -224,22 +225,26 @@ impl State {
         None
     }
 
-    /// Fails a call whose frame is larger than a frame may be.
-    pub fn too_large(&mut self, frame: &WorkerFrame) {
+    /// Fails a call whose frame is larger than a frame may be, and ends a run whose entries are.
+    pub fn too_large(&mut self, frame: WorkerFrame) {
         let message = "The conversation is larger than the API server takes.".to_owned();
         match frame {
             WorkerFrame::ModelCall { call, .. } => {
                 let category = ModelErrorCategory::ContextWindow;
                 let error = ModelError { category, message, status: None, retry_after_ms: None };
-                self.tell_model(*call, ModelEvent::Failed(error));
+                self.tell_model(call, ModelEvent::Failed(error));
             }
             WorkerFrame::ToolCall { call, .. } => {
-                if let Some(Open { waiter: Waiter::Tool(waiter, _), .. }) = self.calls.remove(call) {
+                if let Some(Open { waiter: Waiter::Tool(waiter, _), .. }) = self.calls.remove(&call) {
                     let content = "The request is larger than the API server takes.".to_owned();
                     let _ = waiter.send(Ok(RemoteToolResult { content, error: true }));
                 }
             }
-            WorkerFrame::Append(batch) => self.abort(&batch.run_id, batch.epoch),
+            WorkerFrame::Append(batch) => {
+                self.abort(&batch.run_id, batch.epoch);
+                // Were it lost with the connection, the run would come again and end here once more.
+                self.other.push_back(WorkerFrame::Append(in_place_of(batch)));
+            }
             _ => {}
         }
     }
@@ -321,6 +326,15 @@ impl Queued {
             && len + entries <= Batch::MAX_ENTRIES
             && self.bytes + bytes <= BATCH_BYTES
     }
+}
+
+/// The end of a run whose entries no server takes.
+fn in_place_of(batch: Batch) -> Batch {
+    let failure = ends::failure("limit_exceeded", "what the run wrote is larger than the API server takes", false);
+    let at_ms = batch.entries.first().map_or(0, |entry| entry.at_ms);
+    let record = Some(Record::Finished(RunEnd::Error(failure.clone())));
+    let entry = Entry { at_ms, event: Some(ends::error_event(&failure)), record };
+    Batch { entries: vec![entry], ..batch }
 }
 
 /// A batch in parts that keep the limits.
@@ -430,6 +444,20 @@ mod tests {
         assert_eq!((*reins.durable.borrow(), *reins.waiting.borrow()), (5, 0));
         acknowledge(&mut state, &run, 3);
         assert_eq!(*reins.durable.borrow(), 5, "an old acknowledgement takes nothing back");
+    }
+
+    #[test]
+    fn a_run_whose_entries_are_too_large_ends_and_says_why() {
+        let (mut state, run, reins) = held();
+        state.append(&run, 0, entries(3));
+        let large = state.ready().into_iter().next_back().unwrap();
+        state.too_large(large);
+        assert_eq!(*reins.signal.borrow(), Signal::Abort);
+        let frames = state.ready();
+        let [WorkerFrame::Append(batch)] = frames.as_slice() else { panic!("{frames:?}") };
+        assert_eq!((batch.first_index, batch.entries.len()), (0, 1));
+        let Some(Record::Finished(RunEnd::Error(failure))) = &batch.entries[0].record else { panic!("{batch:?}") };
+        assert_eq!(failure.error_type, "limit_exceeded");
     }
 
     #[test]

@@ -46,8 +46,9 @@ pub async fn run(service: Service, writer: Writer, mut batches: mpsc::Receiver<B
             // The connection may have gone: the worker then sends the batch again on the next one.
             let _ = out.send(answer).await;
         }
-        if over && kept.is_none() && batches.is_empty() {
-            return;
+        if over {
+            // What is there already is still answered; what comes now finds an appender of its own.
+            batches.close();
         }
     }
 }

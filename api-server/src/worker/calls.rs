@@ -231,6 +231,34 @@ impl Calls {
     }
 }
 
+/// What becomes of a frame that is larger than a worker takes.
+pub enum TooLarge {
+    /// This one is sent.
+    Instead(ServerFrame),
+    /// Nobody needs it: the whole comes later.
+    Nothing,
+    /// The run can't be told what it needs.
+    Refuse(RunId),
+}
+
+/// What becomes of such a frame.
+#[must_use]
+pub fn too_large(frame: ServerFrame) -> TooLarge {
+    const ANSWER: &str = "the answer is larger than a worker takes";
+    match frame {
+        ServerFrame::ModelReply { call, .. } => {
+            let error = model_error(ModelErrorCategory::BadRequest, ANSWER);
+            TooLarge::Instead(ServerFrame::ModelFailed { call, error })
+        }
+        ServerFrame::ToolResult { call, .. } => {
+            let result = RemoteToolResult { content: ANSWER.to_owned(), error: true };
+            TooLarge::Instead(ServerFrame::ToolResult { call, result })
+        }
+        ServerFrame::Assign(assignment) => TooLarge::Refuse(assignment.run_id),
+        _ => TooLarge::Nothing,
+    }
+}
+
 /// Whether this is the name under which the engine offers the tool.
 fn is_http(name: &str) -> bool {
     name == "http"

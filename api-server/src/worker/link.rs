@@ -7,7 +7,9 @@ use axum::body::Bytes;
 use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
 use cadre_protocol::ids::RunId;
 use cadre_protocol::journal::Batch;
-use cadre_protocol::worker::{HEARTBEAT_SECONDS, Hello, MISSED_HEARTBEATS, ServerFrame, VERSION, WorkerFrame};
+use cadre_protocol::worker::{
+    HEARTBEAT_SECONDS, Hello, MAX_FRAME_BYTES, MISSED_HEARTBEATS, ServerFrame, VERSION, WorkerFrame,
+};
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
 use tokio::sync::mpsc;
@@ -15,11 +17,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{Binding, Unbound};
-use super::calls::{Call, Calls, Tool};
+use super::calls::{self, Call, Calls, Tool, TooLarge};
 use super::{WorkerPort, appender};
 use crate::auth::pod::Caller;
-use crate::domain::Writer;
 use crate::domain::lease::Arrival;
+use crate::domain::{Service, Writer};
 
 /// A worker that was not heard for this long is lost.
 pub const SILENCE: Duration = Duration::from_secs(HEARTBEAT_SECONDS * MISSED_HEARTBEATS);
@@ -62,7 +64,7 @@ pub async fn serve(port: WorkerPort, caller: Caller, socket: WebSocket) {
     let (control, control_frames) = mpsc::unbounded_channel();
     let connection = CancellationToken::new();
     let _ends_with_us = connection.clone().drop_guard();
-    port.service.spawn(write(sink, frames, control_frames, connection.clone()));
+    port.service.spawn(write(port.service.clone(), sink, frames, control_frames, connection.clone()));
 
     let close = connection.clone();
     let arrival = Arrival { writer: writer.clone(), serves, component, held: hello.runs, control, close };
@@ -166,7 +168,7 @@ impl Reader<'_> {
     async fn append(&mut self, batch: Batch) {
         self.appenders.retain(|_, appender| !appender.is_closed());
         let mut batch = batch;
-        for _ in 0..2 {
+        loop {
             let appender = self.appenders.entry(batch.run_id.clone()).or_insert_with(|| {
                 let (sender, batches) = mpsc::channel(appender::QUEUED_BATCHES);
                 let service = self.port.service.clone();
@@ -193,6 +195,7 @@ impl Reader<'_> {
 
 /// Writes frames until the connection ends; several at a time where several wait.
 async fn write(
+    service: Service,
     mut sink: SplitSink<WebSocket, Message>,
     mut frames: mpsc::Receiver<ServerFrame>,
     mut control: mpsc::UnboundedReceiver<ServerFrame>,
@@ -207,12 +210,12 @@ async fn write(
             else => break,
         };
         let written = async {
-            feed(&mut sink, &frame).await?;
+            feed(&service, &mut sink, frame).await?;
             while let Ok(frame) = control.try_recv() {
-                feed(&mut sink, &frame).await?;
+                feed(&service, &mut sink, frame).await?;
             }
             while let Ok(frame) = frames.try_recv() {
-                feed(&mut sink, &frame).await?;
+                feed(&service, &mut sink, frame).await?;
             }
             sink.flush().await
         };
@@ -224,14 +227,36 @@ async fn write(
     let _ = timeout(Duration::from_secs(1), sink.close()).await;
 }
 
-async fn feed(sink: &mut SplitSink<WebSocket, Message>, frame: &ServerFrame) -> Result<(), axum::Error> {
+/// Sends a frame, or what becomes of one that no worker would take: the connection would break of it, and again of the next
+/// attempt.
+async fn feed(
+    service: &Service,
+    sink: &mut SplitSink<WebSocket, Message>,
+    frame: ServerFrame,
+) -> Result<(), axum::Error> {
+    let text = encode(&frame)?;
+    if text.len() <= MAX_FRAME_BYTES {
+        return sink.feed(Message::Text(text)).await;
+    }
+    match calls::too_large(frame) {
+        TooLarge::Instead(frame) => sink.feed(Message::Text(encode(&frame)?)).await,
+        TooLarge::Nothing => Ok(()),
+        TooLarge::Refuse(run_id) => {
+            let service_then = service.clone();
+            service.spawn(async move {
+                service_then.refuse(&run_id, "what the run has to be told is too large".to_owned()).await;
+            });
+            Ok(())
+        }
+    }
+}
+
+fn encode(frame: &ServerFrame) -> Result<Utf8Bytes, axum::Error> {
     let mut text = Vec::with_capacity(FRAME_BYTES);
     serde_json::to_writer(&mut text, frame).map_err(axum::Error::new)?;
-    let text = Utf8Bytes::try_from(Bytes::from(text)).map_err(axum::Error::new)?;
-    sink.feed(Message::Text(text)).await
+    Utf8Bytes::try_from(Bytes::from(text)).map_err(axum::Error::new)
 }
 
 async fn send(sink: &mut SplitSink<WebSocket, Message>, frame: &ServerFrame) -> Result<(), axum::Error> {
-    feed(sink, frame).await?;
-    sink.flush().await
+    sink.send(Message::Text(encode(frame)?)).await
 }

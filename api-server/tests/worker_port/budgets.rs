@@ -1,7 +1,7 @@
 //! Budgets of runs and Models over the link (security rule 17).
 
 use cadre_protocol::model::{ModelError, ModelErrorCategory, ModelReply};
-use cadre_protocol::worker::{Assignment, ServerFrame, WorkerFrame};
+use cadre_protocol::worker::{Assignment, MAX_FRAME_BYTES, ServerFrame, WorkerFrame};
 
 use crate::support::*;
 use crate::upstream::{Gate, Upstream, ask, manifests, outcome};
@@ -117,4 +117,20 @@ async fn an_agent_with_a_budget_and_a_model_without_prices_does_not_run() {
     worker.send(ask(&assignment, 1, "unpriced")).await;
     outcome(&mut worker, 1).await.unwrap();
     assert_eq!(upstream.limits(), [100_000]);
+}
+
+#[tokio::test]
+async fn an_answer_that_no_worker_takes_fails_its_call_and_not_the_connection() {
+    let upstream = Upstream::start().await;
+    let rig = rig_of(&manifests(&upstream, "1"), memory().await, limits()).await;
+    let mut worker = rig.worker("pool").await;
+    let assignment = begun(&rig, &mut worker, "free").await;
+    upstream.set(Gate::Long(MAX_FRAME_BYTES + 1));
+    worker.send(ask(&assignment, 1, "unpriced")).await;
+    let error = outcome(&mut worker, 1).await.unwrap_err();
+    assert!(error.category.is_permanent() && error.message.contains("larger than a worker takes"), "{error}");
+    assert_eq!(upstream.seen(), 1, "it was paid once");
+    upstream.set(Gate::Long(10));
+    worker.send(ask(&assignment, 2, "unpriced")).await;
+    outcome(&mut worker, 2).await.unwrap();
 }

@@ -1,8 +1,10 @@
 //! A run from acceptance to its end, and its stream.
 
-use cadre_api::domain::DomainError;
+use cadre_api::domain::{DomainError, Submit};
 use cadre_protocol::event::RunEvent;
+use cadre_protocol::ids::ComponentRef;
 use cadre_protocol::run::RunStatus;
+use cadre_protocol::worker::MAX_FRAME_BYTES;
 use futures::StreamExt;
 
 use crate::support::*;
@@ -128,4 +130,19 @@ async fn an_agent_that_comes_while_a_submission_waits_is_found() {
         rig.catalog.reload().unwrap();
     });
     assert_eq!(submitted.unwrap().run.component.name, "late");
+}
+
+#[tokio::test]
+async fn a_run_that_no_worker_can_be_told_of_ends_and_leaves_the_connection() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let long = "x".repeat(MAX_FRAME_BYTES);
+    let submit = Submit::text(ComponentRef::agent("default", "helper"), principal(), &long);
+    let run_id = rig.service.submit(submit).await.unwrap().run.run_id;
+    rig.status(&run_id, RunStatus::Error).await;
+    let failure = rig.service.run(&run_id, None).await.unwrap().failure.unwrap();
+    assert_eq!(failure.error_type, "limit_exceeded");
+    rig.submit("helper", None).await;
+    let assignment = worker.assignment().await;
+    assert_eq!(assignment.input.text, "hello");
 }

@@ -24,6 +24,8 @@ pub enum Gate {
     Shut,
     /// They are answered with these prompt and answer tokens.
     Open(u64, u64),
+    /// They are answered with so many letters.
+    Long(usize),
     /// They fail at once.
     Broken,
 }
@@ -73,10 +75,14 @@ async fn answer(State(mut shared): State<Shared>, Json(body): Json<Value>) -> Re
     shared.limits.lock().unwrap().push(body["max_tokens"].as_u64().unwrap());
     shared.seen.fetch_add(1, Ordering::AcqRel);
     let gate = *shared.gate.wait_for(|gate| *gate != Gate::Shut).await.map_err(|_| StatusCode::GONE)?;
-    let Gate::Open(prompt, completion) = gate else { return Err(StatusCode::BAD_REQUEST) };
+    let (content, prompt, completion) = match gate {
+        Gate::Open(prompt, completion) => ("hi".to_owned(), prompt, completion),
+        Gate::Long(letters) => ("x".repeat(letters), 1, 1),
+        Gate::Shut | Gate::Broken => return Err(StatusCode::BAD_REQUEST),
+    };
     Ok(Json(json!({
         "id": "c", "object": "chat.completion", "model": "m-1",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}],
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}],
         "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     })))
 }
