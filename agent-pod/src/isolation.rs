@@ -15,9 +15,9 @@ use crate::engine::ports::Isolation;
 use crate::link::hub::Hub;
 
 const CONNECT_TIME: Duration = Duration::from_secs(1);
-/// A new pod's policy may take a moment: an open network is looked at again after this long.
-const SECOND_LOOK: Duration = Duration::from_secs(1);
-const LOOKS: u32 = 3;
+/// A new pod's policy may come after the pod itself: an open network is looked at again after these pauses, in
+/// milliseconds, 5 s in all.
+const PAUSES_MS: [u64; 16] = [50, 50, 50, 50, 100, 100, 100, 200, 300, 500, 500, 500, 500, 500, 500, 1000];
 /// How long an open network is believed to stay open.
 const OPEN_FOR: Duration = Duration::from_secs(30);
 
@@ -66,16 +66,19 @@ impl NetworkProbe {
     }
 }
 
+/// Looks until the network is closed, or has had time enough to be.
 async fn look(target: SocketAddr) -> bool {
-    for n in 1..=LOOKS {
-        if !matches!(timeout(CONNECT_TIME, TcpStream::connect(target)).await, Ok(Ok(_))) {
+    for pause in PAUSES_MS {
+        if is_closed(target).await {
             return true;
         }
-        if n < LOOKS {
-            tokio::time::sleep(SECOND_LOOK).await;
-        }
+        tokio::time::sleep(Duration::from_millis(pause)).await;
     }
-    false
+    is_closed(target).await
+}
+
+async fn is_closed(target: SocketAddr) -> bool {
+    !matches!(timeout(CONNECT_TIME, TcpStream::connect(target)).await, Ok(Ok(_)))
 }
 
 #[async_trait]
@@ -119,6 +122,21 @@ mod tests {
         let (allowed, frames) = verdict(Enforcement::BestEffort, true).await;
         assert!(allowed);
         assert!(matches!(frames.as_slice(), [WorkerFrame::Isolation { isolated: false, .. }]), "{frames:?}");
+    }
+
+    #[tokio::test]
+    async fn a_network_that_closes_late_is_isolation() {
+        let (hub, _news) = Hub::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let probe = NetworkProbe::new(Some(listener.local_addr().unwrap()), Enforcement::Required, hub.clone());
+        let closes = async {
+            listener.accept().await.unwrap();
+            drop(listener);
+        };
+        let (allowed, ()) = tokio::join!(probe.allows_tools(), closes);
+        assert!(allowed, "it was open once");
+        let frames = hub.with(|state| state.ready());
+        assert!(matches!(frames.as_slice(), [WorkerFrame::Isolation { isolated: true, .. }]), "{frames:?}");
     }
 
     #[tokio::test]
