@@ -2,14 +2,16 @@
 //!
 //! A request is authenticated before its body is read. Bodies are at most 1 MiB, those with uploads 32 MiB.
 
+use std::panic::AssertUnwindSafe;
+
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::{HeaderName, HeaderValue, StatusCode};
-use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::set_header::SetResponseHeaderLayer;
+use futures::FutureExt as _;
+use http::header::X_CONTENT_TYPE_OPTIONS;
+use http::{HeaderValue, StatusCode};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -35,7 +37,6 @@ pub fn router(service: Service, settings: UserSettings) -> Router {
         .route("/", get(os::landing::landing))
         .route("/docs", get(os::docs::docs))
         .route("/openapi.json", get(os::docs::openapi_json));
-    let nosniff = (HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     protected
         .route_layer(from_fn_with_state(state.clone(), enter))
         .merge(upkeep.route_layer(from_fn_with_state(state.clone(), enter_without_record)))
@@ -43,10 +44,7 @@ pub fn router(service: Service, settings: UserSettings) -> Router {
         .merge(hidden)
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(from_fn_with_state(state.clone(), keep_pages_out))
-        .layer(SetResponseHeaderLayer::overriding(nosniff.0, nosniff.1))
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(state.clone(), around))
         .with_state(state)
 }
 
@@ -140,9 +138,20 @@ async fn with_schema(state: &UserState, request: Request, next: Next) -> Result<
     Ok(response)
 }
 
-/// In local mode, for every path: refuses what a browser sends for a foreign page.
-async fn keep_pages_out(State(state): State<UserState>, request: Request, next: Next) -> Result<Response, ApiError> {
+/// What holds for every path. One layer for all of it, as above.
+async fn around(State(state): State<UserState>, mut request: Request, next: Next) -> Response {
+    DefaultBodyLimit::max(MAX_BODY_BYTES).apply(&mut request);
+    let mut response = match kept_out(&state, request) {
+        Ok(request) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panicked),
+        Err(refusal) => refusal.into_response(),
+    };
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// In local mode: refuses what a browser sends for a foreign page.
+fn kept_out(state: &UserState, request: Request) -> Result<Request, ApiError> {
     let (parts, body) = request.into_parts();
     admit(&state.settings.authentication, &parts)?;
-    Ok(next.run(Request::from_parts(parts, body)).await)
+    Ok(Request::from_parts(parts, body))
 }
