@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 use cadre_e2e::cache;
-use cadre_e2e::story::objects::{model, scripted, secret, shell, talker, worker};
-use cadre_e2e::story::{NAMESPACE, SYSTEM, Story, search};
+use cadre_e2e::story::objects::{model, run, scripted, secret, shell, talker, worker};
+use cadre_e2e::story::{NAMESPACE, SYSTEM, Story, condition, search};
 use serde_json::json;
 
 /// Said by a user, given to a tool, printed by it, and said by the model.
 const TEXT: &str = "canary-text-8d1f64c2";
+/// Said by a provider about a failure.
+const SAID: &str = "canary-said-30c7e9a1";
 /// A provider's key.
 const KEY: &str = "sk-canary-key-5b92e0d7";
 
@@ -42,6 +44,22 @@ fn pay(story: &Story) -> String {
     agent
 }
 
+/// A run of an object whose model fails with words of its own: they are for whoever may read the run.
+fn fail(story: &Story) -> String {
+    let [agent, name, job] = ["failer", "failer-m", "failer-r"].map(|base| story.name(base));
+    let turns = json!([{"fail": {"category": "bad_request", "message": SAID}}]);
+    story.apply_all(&[scripted(&name, &turns), talker(&agent, &name)]).unwrap();
+    story.ready(&agent).unwrap();
+    story.apply(&run(&job, &agent, "hello", &json!({}))).unwrap();
+    let ended = story.finished(&job).unwrap();
+    let message = ended["status"]["error"]["message"].as_str().unwrap();
+    assert!(message.contains(SAID), "{ended:#}");
+    let told = condition(&ended, "Failed")["message"].as_str().unwrap().to_owned();
+    assert!(told.contains("model_provider_error"), "{told}");
+    story.events(&ended, "RunFailed").unwrap();
+    agent
+}
+
 fn logs(story: &Story, namespace: &str, pod: &str) -> String {
     story.cluster.run(&["logs", "-n", namespace, pod, "--all-containers", "--tail=-1"]).unwrap()
 }
@@ -49,7 +67,7 @@ fn logs(story: &Story, namespace: &str, pod: &str) -> String {
 #[test]
 fn canaries_sing_nowhere() {
     let story = Story::begin().unwrap();
-    let agents = [talk(&story), pay(&story)];
+    let agents = [talk(&story), pay(&story), fail(&story)];
     let mut places: Vec<(String, String)> = Vec::new();
     for agent in &agents {
         let pod = story.pod(agent).unwrap();
@@ -69,7 +87,12 @@ fn canaries_sing_nowhere() {
     }
     assert!(places.len() > 30, "{}", places.len());
     for (place, content) in &places {
-        for canary in [TEXT, KEY] {
+        // A Run tells what became of it; who reads the script of a Model reads what that will say.
+        let is_told = ["runs.cadre.dev", "models.cadre.dev"].contains(&place.as_str());
+        for canary in [TEXT, KEY, SAID] {
+            if canary == SAID && is_told {
+                continue;
+            }
             assert!(!content.contains(canary), "{canary} is in {place}");
         }
     }

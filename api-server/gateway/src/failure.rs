@@ -85,11 +85,9 @@ struct Said {
 }
 
 impl Said {
+    /// What is no JSON is no sentence for people, and may be any page of any host.
     fn read(body: &str) -> Self {
-        match serde_json::from_str::<Value>(body) {
-            Ok(value) => Self::of(&value),
-            Err(_) => Self { codes: Vec::new(), message: Some(body.trim().to_owned()) },
-        }
+        serde_json::from_str::<Value>(body).map(|value| Self::of(&value)).unwrap_or_default()
     }
 
     fn of(value: &Value) -> Self {
@@ -128,7 +126,9 @@ fn by_code(code: &str) -> Option<Category> {
         | "billing_not_active"
         | "billing_error"
         | "insufficient_balance"
-        | "insufficient_credits" => Category::Billing,
+        | "insufficient_credits"
+        | "usage_limit_reached"
+        | "usage_limit_exceeded" => Category::Billing,
         "context_length_exceeded" | "context_window_exceeded" | "request_too_large" | "string_above_max_length" => {
             Category::ContextWindow
         }
@@ -201,6 +201,8 @@ mod tests {
             (422, r#"{"error":"unprocessable"}"#.into(), Category::BadRequest),
             (429, openai("rate_limit_exceeded"), Category::RateLimit),
             (429, openai("insufficient_quota"), Category::Billing),
+            (429, openai("usage_limit_reached"), Category::Billing),
+            (429, anthropic("usage_limit_exceeded", "until Monday"), Category::Billing),
             (500, "<html>oops".into(), Category::Provider),
             (503, String::new(), Category::Provider),
             (529, anthropic("overloaded_error", "Overloaded"), Category::Provider),
@@ -217,11 +219,18 @@ mod tests {
     fn messages_are_clean_short_and_keyless() {
         let key = SecretString::from("sk-canary\n");
         // One of the echoes lies across the end of what is shown.
-        let body = format!("a\r\nb sk-canary {}sk-canary{}", "x".repeat(1_950), "y".repeat(200_000));
+        let said = format!("a\r\nb sk-canary {}sk-canary{}", "x".repeat(1_950), "y".repeat(200_000));
+        let body = serde_json::json!({"error": {"message": said}}).to_string();
         let error = capped(redact(from_status("P", 400, None, &body), Some(&key)));
         assert!(!error.message.contains("sk-") && !error.message.contains('\n'));
         assert!(error.message.starts_with("P answered 400: a  b [redacted]"));
         assert_eq!(error.message.chars().count(), MAX_MESSAGE_CHARS);
+    }
+
+    #[test]
+    fn a_page_is_not_passed_on() {
+        let error = from_status("P", 502, None, "<html>10.0.0.7 said: secret</html>");
+        assert_eq!(error.message, "P answered 502");
     }
 
     #[test]

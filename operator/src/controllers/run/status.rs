@@ -9,7 +9,7 @@ use cadre_crds::common::reasons::Reason;
 use cadre_crds::run::{PendingApproval, Run, RunError, RunPhase, RunStatus, RunUsage};
 use cadre_protocol::event::EventMetrics;
 use cadre_protocol::feed::{self, RunReport};
-use cadre_protocol::run::RunStatus as ApiStatus;
+use cadre_protocol::run::{RunFailure, RunStatus as ApiStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
@@ -106,10 +106,17 @@ fn reported(report: &RunReport) -> Stage {
             message: "the run has completed".to_owned(),
         },
         ApiStatus::Cancelled => ended(RunPhase::Cancelled, Reason::Cancelled, "the run was cancelled"),
-        ApiStatus::Error => {
-            let message = report.error.as_ref().map_or("the run has failed", |error| error.message.as_str());
-            ended(RunPhase::Failed, Reason::Failed, message)
-        }
+        ApiStatus::Error => ended(RunPhase::Failed, Reason::Failed, &failure(report.error.as_ref())),
+    }
+}
+
+/// The kind of a failure. Its words may be a provider's: they are in `status.error`, and in no condition or Event, which more
+/// people may read (security rules 16 and 22).
+fn failure(error: Option<&RunFailure>) -> String {
+    let Some(RunFailure { error_type, error_id, .. }) = error else { return "the run has failed".to_owned() };
+    match error_id {
+        Some(id) => format!("the run has failed: {error_type}, {id}; status.error says more"),
+        None => format!("the run has failed: {error_type}; status.error says more"),
     }
 }
 
@@ -290,6 +297,9 @@ mod tests {
         assert_eq!(status.start_time.as_ref().unwrap().0.as_second(), 1000);
         assert_eq!(status.usage.as_ref().unwrap().cost_usd.as_deref(), Some("0.0015"));
         assert_eq!(status.error.as_ref().unwrap().message, "too slow");
+        let told: Vec<&str> = status.conditions.iter().map(|it| it.message.as_str()).collect();
+        assert!(told.iter().all(|message| !message.contains("too slow")), "a condition tells the kind alone: {told:?}");
+        assert!(told.contains(&"the run has failed: timeout; status.error says more"), "{told:?}");
         assert_eq!(observe(&status, &View::Unchanged, 1, &now), status);
     }
 
