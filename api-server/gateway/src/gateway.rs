@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use cadre_protocol::feed::CredentialState;
 use cadre_protocol::message::{Message, Role, ToolCall};
-use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelReply, ModelRequest};
+use cadre_protocol::model::{ModelDelta, ModelError, ModelErrorCategory, ModelReply, ModelRequest, Usage};
 use tokio::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -19,6 +19,12 @@ use crate::failure::{capped, failure};
 use crate::models::{self, Answer, Sink};
 use crate::scripted::Scripts;
 use crate::{retry, upstream};
+
+/// Most tokens of a kind that an answer can have, and most that it can cost, in billionths of a dollar: a million dollars.
+const MAX_TOKENS: u64 = 1 << 40;
+const MAX_NANO_USD: u64 = 1 << 50;
+/// Longest id of a model that is kept as a provider tells it.
+const MAX_ID_BYTES: usize = 256;
 
 /// The gateway. One for the whole process; cheap to call concurrently.
 pub struct Gateway {
@@ -217,6 +223,8 @@ fn timed_out(model: &ModelConfig) -> ModelError {
 fn reply(model: &ModelConfig, answer: Answer, first_piece: Duration, duration: Duration) -> ModelReply {
     let Answer { text, reasoning, calls, provider_data, finish, usage, model_id } = answer;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, duration_ms);
+    let usage = plausible(usage);
+    let cost = model.pricing.map(|pricing| pricing.cost_nano_usd(&usage).min(MAX_NANO_USD));
     let message = Message {
         tool_calls: calls.into_iter().map(with_id).collect(),
         reasoning: reasoning.filter(|text| !text.is_empty()),
@@ -227,12 +235,27 @@ fn reply(model: &ModelConfig, answer: Answer, first_piece: Duration, duration: D
         message,
         finish,
         usage,
-        cost_nano_usd: model.pricing.map(|pricing| pricing.cost_nano_usd(&usage)),
+        cost_nano_usd: cost,
         time_to_first_token_ms: duration_ms(first_piece),
         duration_ms: duration_ms(duration),
-        model_id: model_id.filter(|id| !id.is_empty()).unwrap_or_else(|| model.model_id.clone()),
+        model_id: model_id.as_deref().and_then(told).unwrap_or_else(|| model.model_id.clone()),
         provider: model.provider.as_str().to_owned(),
     }
+}
+
+/// What a provider says that it has counted. Sums of it must stay numbers, whatever a stranger's server says.
+fn plausible(usage: Usage) -> Usage {
+    let Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens } = usage;
+    let [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens] =
+        [input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens]
+            .map(|tokens| tokens.min(MAX_TOKENS));
+    Usage { input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens }
+}
+
+/// A model's id as a provider tells it, if it is one that may be kept.
+fn told(id: &str) -> Option<String> {
+    let is_id = !id.is_empty() && id.len() <= MAX_ID_BYTES && !id.chars().any(char::is_control);
+    is_id.then(|| id.to_owned())
 }
 
 /// Some servers give calls no id, but results have to name theirs, in all of the run's conversation.
@@ -245,4 +268,25 @@ fn with_id(mut call: ToolCall) -> ToolCall {
 
 fn duration_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_stranger_counts_can_be_summed() {
+        let usage = plausible(Usage { input_tokens: u64::MAX, output_tokens: 3, ..Usage::default() });
+        assert_eq!((usage.input_tokens, usage.output_tokens), (MAX_TOKENS, 3));
+        let calls = 1_u64 << 20;
+        assert!(i64::try_from(calls.checked_mul(MAX_TOKENS).unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_model_s_id_is_a_short_line() {
+        assert_eq!(told("gpt-5.6-luna").as_deref(), Some("gpt-5.6-luna"));
+        for id in ["", "a\nb", &"x".repeat(MAX_ID_BYTES + 1)] {
+            assert_eq!(told(id), None, "{id}");
+        }
+    }
 }
