@@ -11,6 +11,7 @@ use cadre_crds::agent::AgentSpec;
 use cadre_crds::model::ModelSpec;
 use cadre_crds::run::RunSpec;
 use cadre_crds::schema::SPECS;
+use cadre_gateway::scripted;
 use secrecy::SecretString;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -195,11 +196,13 @@ fn take(
         ("cadre.dev/v1alpha1", "Model") => {
             let spec: ModelSpec = spec(document, "models", &key.1)?;
             all(document, rules::model(&spec))?;
+            script(document, &spec)?;
             let model = Versioned { generation, spec: Arc::new(spec) };
             unique(document, "Model", manifests.specs.models.insert(key.clone(), model).is_some(), &key)
         }
         ("cadre.dev/v1alpha1", "Run") => {
             let spec: RunSpec = spec(document, "runs", key.1.trim_end_matches('-'))?;
+            all(document, rules::run(&spec))?;
             let run = RunManifest { namespace: key.0, name: key.1, spec, file: document.file.to_owned() };
             manifests.runs.push(run);
             Ok(())
@@ -208,10 +211,18 @@ fn take(
             let secret = secret(document, &head.metadata).map_err(one)?;
             unique(document, "Secret", manifests.secrets.insert(key.clone(), secret).is_some(), &key)
         }
+        // A pod that somebody keeps for a session: here sessions have none.
+        ("cadre.dev/v1alpha1", "Sandbox") => Ok(()),
         // Manifests of an application often have others beside Cadre's.
         (version, _) if !version.is_empty() && !version.starts_with("cadre.dev/") => Ok(()),
         (version, kind) => Err(one(document.problem(format!("kind {kind:?} of {version:?} is not known here")))),
     }
+}
+
+/// A script that can't be read would only fail the first run.
+fn script(document: &Document<'_>, spec: &ModelSpec) -> Result<(), Vec<Problem>> {
+    let Some(text) = &spec.script else { return Ok(()) };
+    scripted::check(text).map_err(|error| vec![document.problem(format!("spec.script: {error}"))])
 }
 
 static SCHEMAS: OnceLock<Result<Value, String>> = OnceLock::new();

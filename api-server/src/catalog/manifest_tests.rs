@@ -48,6 +48,32 @@ kind: Deployment
 }
 
 #[test]
+fn a_sandbox_is_nothing_to_serve_here() {
+    let text = "apiVersion: cadre.dev/v1alpha1\nkind: Sandbox\nmetadata: {name: s}\nspec: {}\n";
+    assert_eq!(read_text(text).unwrap().runs.len(), 0);
+}
+
+#[test]
+fn what_the_cluster_would_refuse_is_refused() {
+    let run = |input: &str| {
+        let spec = format!("spec: {{target: {{name: a}}, input: {input}}}");
+        read_text(&format!("apiVersion: cadre.dev/v1alpha1\nkind: Run\nmetadata: {{name: r}}\n{spec}\n"))
+    };
+    assert_eq!(run("{type: Text, text: hi}").unwrap().runs.len(), 1);
+    for (input, problem) in [
+        ("{type: Text, json: {a: 1}}", "type Text needs the member text, and only it"),
+        ("{type: Parts, parts: [{type: File, text: hi}]}", "type File needs the member file, and only it"),
+        ("{type: Parts, parts: [{type: File, file: {name: .., content: x}}]}", "a file can't be called . or .."),
+    ] {
+        let problems = run(input).unwrap_err().join("\n");
+        assert!(problems.contains(problem), "{input}: {problems}");
+    }
+    let model = "apiVersion: cadre.dev/v1alpha1\nkind: Model\nmetadata: {name: m}\n\
+                 spec: {provider: Scripted, model: x, script: '- {chunk: 0}'}\n";
+    assert_eq!(read_text(model).unwrap_err(), ["a.yaml:1: spec.script: turn 1: chunk must be at least 1"]);
+}
+
+#[test]
 fn mistakes_are_told_with_file_and_line() {
     let problems = read_text(
         "apiVersion: cadre.dev/v1alpha1

@@ -2,6 +2,7 @@
 
 use cadre_crds::agent::{AgentSpec, BuiltinName, BuiltinTool, ToolSpec};
 use cadre_crds::model::{ModelApi, ModelSpec, Provider};
+use cadre_crds::run::{InputPart, InputType, PartType, RunSpec};
 use cadre_crds::sandbox::{NetworkMode, Persistence, SandboxTemplateSpec};
 use cadre_protocol::agent::Builtin;
 
@@ -67,6 +68,28 @@ pub fn agent(spec: &AgentSpec) -> Vec<&'static str> {
         found.extend(template(&sandbox.template));
     }
     found
+}
+
+/// What is wrong with a Run.
+#[must_use]
+pub fn run(spec: &RunSpec) -> Vec<&'static str> {
+    let input = &spec.input;
+    let of_parts = input.parts.iter().flatten().flat_map(part);
+    let own = broken([
+        (input.text.is_some() != (input.kind == InputType::Text), "type Text needs the member text, and only it"),
+        (input.parts.is_some() != (input.kind == InputType::Parts), "type Parts needs the member parts, and only it"),
+        (input.json.is_some() != (input.kind == InputType::Json), "type Json needs the member json, and only it"),
+    ]);
+    own.into_iter().chain(of_parts).collect()
+}
+
+fn part(part: &InputPart) -> Vec<&'static str> {
+    let is_folder = part.file.as_ref().is_some_and(|file| file.name == "." || file.name == "..");
+    broken([
+        (part.text.is_some() != (part.kind == PartType::Text), "type Text needs the member text, and only it"),
+        (part.file.is_some() != (part.kind == PartType::File), "type File needs the member file, and only it"),
+        (is_folder, "a file can't be called . or .."),
+    ])
 }
 
 fn builtin(tool: &BuiltinTool) -> Vec<&'static str> {
