@@ -80,23 +80,30 @@ fn apply_example(tools: &install::Tools, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Streams the run to the terminal, then waits for the object to say the same.
+/// Streams the run to the terminal, then waits for the object to say how it ended.
 fn follow(tools: &install::Tools) -> Result<()> {
+    let run = format!("run/{RUN}");
     let status = tools
         .cadre()
-        .args(["logs", "--follow", "--namespace", NAMESPACE, &format!("run/{RUN}")])
+        .args(["logs", "--follow", "--namespace", NAMESPACE, &run])
         .status()
         .context("can't start kubectl-cadre")?;
-    ensure!(status.success(), "the run did not end well: kubectl describe run/{RUN} tells why");
-    tools.kubectl(&[
-        "wait",
-        "--namespace",
-        NAMESPACE,
-        "--for=condition=Complete",
-        "--timeout=300s",
-        &format!("run/{RUN}"),
-    ])?;
+    ensure!(status.success(), "the run can't be followed: kubectl describe {run} tells how it stands");
+    tools.kubectl(&["wait", "--namespace", NAMESPACE, "--for=condition=Finished", "--timeout=300s", &run])?;
+    let told = "jsonpath={.status.phase} {.status.error.message}";
+    let told = tools.kubectl(&["get", "--namespace", NAMESPACE, &run, "--output", told])?;
+    let (phase, message) = told.split_once(' ').unwrap_or((&told, ""));
+    ensure!(phase == "Completed", "the run ended {phase}: {message}\n{}", hint());
     Ok(())
+}
+
+/// What to do about a run that did not end well.
+fn hint() -> &'static str {
+    if matches!(model::from_environment(), Ok(Some(_))) {
+        "The model comes from your environment: correct its key, MODEL_BASE_URL or MODEL_NAME, and call this again"
+    } else {
+        "kubectl describe run/sales-report and docs/troubleshooting.md tell more; then call this again"
+    }
 }
 
 fn show(tools: &install::Tools, root: &Path) -> Result<()> {
