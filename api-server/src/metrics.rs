@@ -30,6 +30,8 @@ struct Counters {
     replaced: Counter,
     model_calls: Family<Word, Counter>,
     model_tokens: Family<Word, Counter>,
+    model_cost: Counter<f64, AtomicU64>,
+    first_token: Histogram,
     workers: Gauge,
     running: Gauge,
     queued: Gauge<i64>,
@@ -45,6 +47,9 @@ impl Default for Metrics {
             replaced: Counter::default(),
             model_calls: Family::default(),
             model_tokens: Family::default(),
+            model_cost: Counter::default(),
+            // 10 ms to 82 s.
+            first_token: Histogram::new(exponential_buckets(0.01, 2.0, 14)),
             workers: Gauge::default(),
             running: Gauge::default(),
             queued: Gauge::default(),
@@ -56,14 +61,28 @@ impl Default for Metrics {
 impl Metrics {
     /// Makes the metrics visible.
     pub fn register(&self, registry: &mut Registry) {
-        let Counters { accepted, ended, replaced, model_calls, model_tokens, workers, running, queued, refused_tokens } =
-            &*self.0;
+        let Counters {
+            accepted,
+            ended,
+            replaced,
+            model_calls,
+            model_tokens,
+            model_cost,
+            first_token,
+            workers,
+            running,
+            queued,
+            refused_tokens,
+        } = &*self.0;
         let cadre = registry.sub_registry_with_prefix("cadre");
         cadre.register_with_unit("accept", "From a request to a durable run", Unit::Seconds, accepted.clone());
         cadre.register("runs_ended", "Runs that ended, by status", ended.clone());
         cadre.register("runs_replaced", "Runs that were given to another worker", replaced.clone());
         cadre.register("model_calls", "Model calls, by outcome", model_calls.clone());
         cadre.register("model_tokens", "Tokens of model calls, by direction", model_tokens.clone());
+        cadre.register("model_cost_usd", "Cost of model calls that have a price, in US dollars", model_cost.clone());
+        let first = "From the beginning of a model call to its first token";
+        cadre.register_with_unit("model_first_token", first, Unit::Seconds, first_token.clone());
         cadre.register("workers", "Workers connected to this replica", workers.clone());
         cadre.register("sessions_running", "Sessions that run or are about to on this replica", running.clone());
         cadre.register("runs_waiting", "Runs that wait, over all replicas", queued.clone());
@@ -90,6 +109,11 @@ impl Metrics {
         self.0.model_calls.get_or_create(&Word { kind: "ok" }).inc();
         self.0.model_tokens.get_or_create(&Word { kind: "input" }).inc_by(reply.usage.input_tokens);
         self.0.model_tokens.get_or_create(&Word { kind: "output" }).inc_by(reply.usage.output_tokens);
+        self.0.first_token.observe(Duration::from_millis(reply.time_to_first_token_ms).as_secs_f64());
+        #[expect(clippy::cast_precision_loss, reason = "billionths of a dollar of one call stay far below 2^53")]
+        if let Some(nano) = reply.cost_nano_usd {
+            self.0.model_cost.inc_by(nano as f64 / 1e9);
+        }
     }
 
     /// A model did not answer.
