@@ -160,6 +160,7 @@ impl Service {
             revision,
             max_queue_depth: self.0.limits.max_queue_depth,
             shares: self.0.limits.shares.of_record(),
+            is_limited,
             at_ms: self.now_ms(),
         };
         let began = Instant::now();

@@ -48,6 +48,8 @@ pub struct Resumption {
     pub max_queue_depth: u32,
     /// What its namespace may take.
     pub shares: Shares,
+    /// Whether it needs a slot, which it may not have needed before.
+    pub is_limited: bool,
     /// Now, Unix milliseconds.
     pub at_ms: u64,
 }

@@ -175,7 +175,7 @@ fn write(
     insert_chunk(db, &live.run_id, &chunk, bytes)?;
     let mut ended = None;
     for entry in entries {
-        if let Some(end) = write_fact(db, live, entry, metrics.as_ref())? {
+        if let Some(end) = write_fact(db, live, entry, metrics.as_ref(), bytes)? {
             ended = Some(end);
         }
     }
@@ -218,6 +218,7 @@ fn write_fact(
     live: &Live,
     entry: &Prepared,
     metrics: Option<&RunMetrics>,
+    run_bytes: u64,
 ) -> Result<Option<EndedRun>, DbError> {
     let (run_id, session_id) = (live.run_id.as_str(), live.session_id.as_str());
     match &entry.fact {
@@ -248,7 +249,10 @@ fn write_fact(
             let metrics = metrics.cloned().unwrap_or_default();
             return finish::finish(db, live, end, &metrics, entry.at_ms).map(Some);
         }
-        Fact::Paused(calls) => return pause::pause(db, live, calls, entry.index, entry.at_ms).map(Some),
+        Fact::Paused(calls) => {
+            let end = End { next_index: entry.index + 1, bytes: run_bytes };
+            return pause::pause(db, live, calls, end, entry.at_ms).map(Some);
+        }
     }
     Ok(None)
 }

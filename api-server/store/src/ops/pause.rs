@@ -75,8 +75,9 @@ impl Pause {
 }
 
 /// Pauses a run. Nobody is next: it keeps its session's line. A run that somebody has asked to cancel meanwhile ends
-/// instead.
-pub fn pause(db: &mut dyn Db, live: &Live, pause: &Pause, position: u64, at_ms: u64) -> Result<EndedRun, DbError> {
+/// instead. `end` is where its journal ends with the pause.
+pub fn pause(db: &mut dyn Db, live: &Live, pause: &Pause, end: End, at_ms: u64) -> Result<EndedRun, DbError> {
+    let position = end.next_index.saturating_sub(1);
     let run_id = live.run_id.as_str();
     let metrics = models::metrics(db, live, at_ms)?;
     db.write(PAUSE, vals![run_id, at_ms, &pause.content, &serde_json::to_string(&metrics)?])?;
@@ -85,8 +86,7 @@ pub fn pause(db: &mut dyn Db, live: &Live, pause: &Pause, position: u64, at_ms: 
         db.write(INSERT, vals![run_id, call_id, position, tool_name, arguments_sha256, body, at_ms, ordinal])?;
     }
     if live.cancel_requested {
-        let at = End { next_index: position + 1, bytes: live.end.bytes.saturating_add(pause.bytes() as u64) };
-        let paused = Live { status: RunStatus::Paused, end: at, ..live.clone() };
+        let paused = Live { status: RunStatus::Paused, end, ..live.clone() };
         let end = RunEnd::Cancelled { content: pause.text.clone(), reason: "cancelled by the caller".into() };
         return cancel::close(db, &Snapshots::default(), &paused, &end, at_ms).map(|(ended, _)| ended);
     }

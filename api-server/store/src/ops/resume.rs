@@ -13,7 +13,7 @@ use crate::ops::append::{self, Live};
 use crate::ops::depth::{self, Full, Wish};
 use crate::ops::keys::{self, Found};
 use crate::ops::snapshots::{self, Snapshots};
-use crate::ops::{fork, queries};
+use crate::ops::{fork, queries, slots};
 use crate::rows::{EventChunk, Origin};
 
 const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1 \
@@ -23,7 +23,7 @@ const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_a
 const REOPEN: &str = "update runs set status = 'PENDING', base_seq = coalesce(base_seq, seq), seq = ?2, revision = ?3, \
      retries = 0, cancel_requested = 0, cancellation_stage = null, started_at_ms = null, finished_at_ms = null, \
      paused_at_ms = null, paused_ms = 0, \
-     content = null, content_type = null, failure = null, metrics = null, slot = slot * 0, \
+     content = null, content_type = null, failure = null, metrics = null, max_sessions = ?5, slot = ?6, \
      input = coalesce(cast(?4 as text), input) where run_id = ?1";
 const MESSAGES: &str = "select position, body from messages where run_id = ?1 order by position desc";
 const FORGET_MESSAGE: &str = "delete from messages where run_id = ?1 and position = ?2";
@@ -57,7 +57,7 @@ impl Prepared {
 
 /// Puts the run into its session's line again.
 pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Result<ResumeOutcome, DbError> {
-    let Resumption { run_id, of, input, question: _, key, agent, revision, max_queue_depth, shares, at_ms } =
+    let Resumption { run_id, of, input, question: _, key, agent, revision, max_queue_depth, shares, is_limited, at_ms } =
         &prepared.resumption;
     if let Some(key) = key
         && let Some(keyed) = keyed(db, key)?
@@ -86,7 +86,9 @@ pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Resu
         add_input(db, &live, input)?;
     }
     let seq = take_place(db, &live.session_id, *at_ms)?;
-    db.write(REOPEN, vals![run_id.as_str(), seq, revision.as_str(), prepared.question.as_ref()])?;
+    let slot = is_limited.then_some(slots::WAITING);
+    let question = prepared.question.as_ref();
+    db.write(REOPEN, vals![run_id.as_str(), seq, revision.as_str(), question, agent.max_concurrent_sessions, slot])?;
     if let Some(key) = key {
         keys::insert(db, scope(key), &key.key, (run_id, &live.session_id), *at_ms)?;
     }

@@ -79,6 +79,7 @@ macro_rules! conformance {
             slots:
                 an_agents_sessions_wait_for_slots,
                 a_claim_takes_a_slot_or_waits,
+                a_run_that_goes_on_keeps_a_limit_that_came_later,
                 all_agents_share_the_servers_slots,
                 many_who_give_slots_give_no_more_than_there_are;
             budgets:

@@ -26,6 +26,7 @@ pub fn resumption(run_id: &RunId, of: u64, input: Option<&str>) -> Resumption {
         agent: Arc::new(agent),
         max_queue_depth: 0,
         shares: cadre_store::shares::Shares::default(),
+        is_limited: false,
         at_ms: now(),
     }
 }

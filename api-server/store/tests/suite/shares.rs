@@ -76,6 +76,7 @@ pub async fn a_namespaces_queue_is_full_and_anothers_is_not(database: &impl Data
         revision: agent("helper").revision(),
         max_queue_depth: 0,
         shares: Shares { max_queue_depth: most, ..Shares::default() },
+        is_limited: false,
         at_ms: now(),
     };
     assert!(matches!(store.resume(resumption(1)).await.unwrap(), ResumeOutcome::NamespaceFull));

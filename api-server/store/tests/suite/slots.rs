@@ -1,12 +1,17 @@
 //! Limits on sessions that run at once.
 
+use std::sync::Arc;
+
+use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::ids::{ComponentRef, RunId};
 use cadre_store::Store;
+use cadre_store::branches::{ResumeOutcome, Resumption};
 use cadre_store::rows::{Claim, NewRun};
 use cadre_store::shares::SlotLimits;
 
 use super::Database;
 use super::fixtures::*;
+use super::resumption::resumption;
 
 /// A run of an agent with a limit.
 fn limited(session_id: &str, name: &str, most: u32) -> NewRun {
@@ -66,6 +71,25 @@ pub async fn a_claim_takes_a_slot_or_waits(database: &impl Database) {
     let (_, _, third) = accepted(&*store, NewRun { claim: claim(), ..limited("c", "narrow", 1) }).await;
     assert!(third.is_none(), "another one waits");
     assert_eq!(granted(&*store, "narrow").await, [second.run_id]);
+}
+
+pub async fn a_run_that_goes_on_keeps_a_limit_that_came_later(database: &impl Database) {
+    let store = database.open();
+    let (run_id, held) = running(&*store, "s").await;
+    fail(&*store, "s", &run_id, held.epoch, 0).await;
+    // Meanwhile its agent got one slot, which another session has.
+    let other = accepted(&*store, limited("t", "helper", 1)).await.0.run_id;
+    assert_eq!(granted(&*store, "helper").await, [other.clone()]);
+    let started = store.take(&other, &worker("w"), "w", now()).await.unwrap().unwrap();
+    let limited = Resumption { is_limited: true, ..resumption(&run_id, 0, None) };
+    let agent = Arc::new(AgentSnapshot { max_concurrent_sessions: Some(1), ..(*limited.agent).clone() });
+    let resumed = store.resume(Resumption { revision: agent.revision(), agent, ..limited }).await.unwrap();
+    assert!(matches!(resumed, ResumeOutcome::Resumed { .. }), "{resumed:?}");
+    assert_eq!(granted(&*store, "helper").await, []);
+    assert!(!take(&*store, &run_id).await, "it waits for its slot");
+    complete(&*store, "t", &other, started.epoch, 0).await;
+    assert_eq!(granted(&*store, "helper").await, [run_id.clone()]);
+    assert!(take(&*store, &run_id).await);
 }
 
 pub async fn all_agents_share_the_servers_slots(database: &impl Database) {
