@@ -97,7 +97,7 @@ pub struct Config {
     #[arg(long, env = "CADRE_RETAIN_RUN_DAYS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=36_500))]
     pub retain_run_days: u32,
     /// Seconds that a request without streaming waits for its answer before it gets 202.
-    #[arg(long, env = "CADRE_WAIT_SECONDS", default_value_t = 3600)]
+    #[arg(long, env = "CADRE_WAIT_SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..=604_800))]
     pub wait_seconds: u64,
     /// Private address ranges that models and the http tool may be reached at, comma-separated.
     #[arg(long, env = "CADRE_EGRESS_ALLOW_CIDRS", value_delimiter = ',')]
