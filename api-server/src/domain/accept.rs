@@ -172,6 +172,7 @@ impl Service {
             AcceptOutcome::NamespaceFull(namespace) => Err(DomainError::NamespaceQueueFull(namespace)),
             AcceptOutcome::ForeignSession => Err(DomainError::ForeignSession),
         }
+            AcceptOutcome::OtherComponent(component) => Err(self.other_agents(&component)),
     }
 
     /// The agent's snapshot, with the run's own retries. Waits a little for an agent that is not known yet.
@@ -206,14 +207,23 @@ impl Service {
     }
 
     async fn store_files(&self, session_id: &SessionId, submit: &Submit) -> Result<Vec<Attachment>, DomainError> {
+    fn other_agents(&self, component: &ComponentRef) -> DomainError {
+        DomainError::OtherAgentsSession(component.api_id(self.default_namespace()))
+    }
+
         check_files(&submit.files)?;
         if submit.files.is_empty() {
             return Ok(Vec::new());
         }
         // Bytes must not land in a stranger's session.
         let session = self.0.store.session(session_id).await?;
-        if session.is_some_and(|session| session.principal != submit.principal) {
-            return Err(DomainError::ForeignSession);
+        if let Some(session) = session {
+            if session.principal != submit.principal {
+                return Err(DomainError::ForeignSession);
+            }
+            if let Some(component) = session.component.filter(|component| *component != submit.component) {
+                return Err(self.other_agents(&component));
+            }
         }
         let place = BlobPlace {
             session_id: session_id.clone(),

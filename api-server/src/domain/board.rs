@@ -84,6 +84,8 @@ impl Board {
         fresh: bool,
     ) -> Option<(Writer, Option<Lease>)> {
         let lease = match self.seats.get(session_id) {
+            // The record will refuse it: a session is one component's.
+            Some(seat) if seat.component != *component => return None,
             Some(seat) if matches!(seat.stage, Stage::Idle) => seat.lease.clone(),
             Some(_) => return None,
             None => None,

@@ -28,6 +28,9 @@ pub enum DomainError {
     #[error("session not found")]
     ForeignSession,
     /// What was asked for makes no sense.
+    /// The session that the caller names is its own, but another agent's (API id).
+    #[error("the session belongs to agent {0}: a session is one agent's for good")]
+    OtherAgentsSession(String),
     #[error("{0}")]
     BadRequest(String),
     /// The run can't be continued so.
@@ -87,9 +90,11 @@ impl DomainError {
     #[must_use]
     pub fn code(&self) -> ErrorCode {
         match self {
-            Self::AgentNotFound(_) | Self::RunNotFound(_) | Self::SessionNotFound(_) | Self::ForeignSession => {
-                ErrorCode::NotFound
-            }
+            Self::AgentNotFound(_)
+            | Self::RunNotFound(_)
+            | Self::SessionNotFound(_)
+            | Self::ForeignSession
+            | Self::OtherAgentsSession(_) => ErrorCode::NotFound,
             Self::AgentNotReady { .. } => ErrorCode::AgentNotReady,
             Self::BadRequest(_) => ErrorCode::BadRequest,
             Self::NotContinuable { .. } => ErrorCode::Conflict,

@@ -25,7 +25,7 @@ pub struct SessionSchema {
     pub session_state: Map<String, Value>,
     /// `agent`.
     pub session_type: String,
-    /// Id of the first component; absent before the first run of a session that was made without one.
+    /// Id of its agent; absent before the first run of a session that was made without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<String>,
     /// The user that the caller named.

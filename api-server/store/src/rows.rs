@@ -130,6 +130,8 @@ pub enum AcceptOutcome {
     NamespaceFull(String),
     /// The session belongs to someone else: answer as if it did not exist.
     ForeignSession,
+    /// The session belongs to the caller, and to this component.
+    OtherComponent(ComponentRef),
 }
 
 /// The right to write a session's runs.
@@ -263,7 +265,7 @@ pub struct RunDetail {
 pub struct SessionRow {
     /// Id.
     pub session_id: SessionId,
-    /// First component; none as long as a session that was made without one has had no run.
+    /// Whose runs it has; none as long as a session that was made without one has had no run.
     pub component: Option<ComponentRef>,
     /// Owner.
     pub principal: Principal,

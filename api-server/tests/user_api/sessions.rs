@@ -240,3 +240,28 @@ async fn a_session_is_changed_in_parts() {
     let run = world.post(RUNS, "message=second&stream=false&session_id=s&session_state={\"c\":3}").await.json();
     assert_eq!(run["session_state"], json!({"b": 2, "c": 3}));
 }
+
+#[tokio::test]
+async fn a_session_is_one_agents() {
+    let world = world().await;
+    let form = |session: &str| format!("message=hi&stream=false&session_id={session}");
+    let (mine, others) = (RUNS, "/agents/team-a.other/runs");
+    assert_eq!(world.post(mine, &form("s")).await.status, 200);
+    let copy = world.post("/agents/helper/sessions/s/fork", "").await.json();
+    let copy = copy["session_id"].as_str().unwrap();
+    let made = r#"{"session_id":"made","agent_id":"helper"}"#;
+    assert_eq!(world.json(Method::POST, "/sessions", made).await.status, 201);
+    let bare = r#"{"session_id":"bare"}"#;
+    assert_eq!(world.json(Method::POST, "/sessions", bare).await.status, 201);
+    assert_eq!(world.post(mine, &form("bare")).await.status, 200, "the first run's agent takes it");
+    for session in ["s", copy, "made", "bare"] {
+        for background in ["", "&background=true"] {
+            let refused = world.post(others, &format!("{}{background}", form(session))).await;
+            assert_eq!((refused.status.as_u16(), &refused.json()["error_id"]), (404, &json!("not_found")), "{session}");
+            assert!(refused.detail().starts_with("The session belongs to agent helper"), "{}", refused.text);
+        }
+        assert_eq!(world.post(mine, &form(session)).await.status, 200, "{session}");
+        assert_eq!(world.get(&format!("/sessions/{session}")).await.json()["agent_id"], "helper");
+    }
+    assert_eq!(world.get("/runs?agent_id=team-a.other").await.json()["meta"]["total_count"], 0);
+}

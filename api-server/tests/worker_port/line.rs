@@ -128,3 +128,43 @@ async fn a_deleted_session_takes_its_worker_with_it() {
     assert_eq!(removed, sessions);
     until("its worker is retired", || rig.notes.retired.lock().unwrap().contains(&session)).await;
 }
+
+#[tokio::test]
+async fn no_agent_gets_anothers_worker() {
+    let rig = rig().await;
+    let mut worker = rig.worker("of-s").await;
+    rig.submit("helper", Some("s")).await;
+    let assignment = worker.assignment().await;
+    worker.finish(&assignment).await;
+    let refused = rig.service.submit(submit("narrow", Some("s"))).await;
+    assert!(matches!(refused, Err(DomainError::OtherAgentsSession(of)) if of == "helper"));
+    assert!(worker.has_none(is_assignment).await);
+    // The worker is the session's as before.
+    let next = rig.submit("helper", Some("s")).await.run.run_id;
+    assert_eq!(worker.assignment().await.run_id, next);
+}
+
+#[tokio::test]
+async fn a_key_names_its_run_although_the_agent_is_gone() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    let key = IdempotencyKey { key: "k".to_owned(), body_sha256: "b".to_owned() };
+    let object = Origin::RunObject { uid: "u".to_owned(), name: "nightly".to_owned() };
+    for origin in [Origin::Http, object.clone()] {
+        let wanted = Submit { idempotency: Some(key.clone()), origin, ..submit("helper", None) };
+        rig.service.submit(wanted).await.unwrap();
+        let assignment = worker.assignment().await;
+        worker.finish(&assignment).await;
+    }
+    let other = MANIFESTS.replace("metadata: {name: helper}", "metadata: {name: another}");
+    std::fs::write(rig.folder.path().join("all.yaml"), other).unwrap();
+    let helper = ComponentRef::agent("default", "helper");
+    until("the agent is gone", || rig.service.agent(&helper).is_none()).await;
+    let new = rig.service.submit(submit("helper", None)).await;
+    assert!(matches!(new, Err(DomainError::AgentNotFound(_))));
+    for origin in [Origin::Http, object] {
+        let wanted = Submit { idempotency: Some(key.clone()), origin: origin.clone(), ..submit("helper", None) };
+        let again = rig.service.submit(wanted).await.unwrap();
+        assert_eq!((again.replayed, again.run.status, again.run.origin), (true, RunStatus::Completed, origin));
+    }
+}

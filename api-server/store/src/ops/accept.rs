@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cadre_protocol::ids::{Epoch, RunId};
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId};
 use cadre_protocol::journal::Progress;
 use cadre_protocol::run::{RunMetrics, RunStatus};
 use serde_json::{Map, Value};
@@ -10,15 +10,15 @@ use serde_json::{Map, Value};
 use crate::db::{Db, DbError, vals};
 use crate::ops::allowances::Allowances;
 use crate::ops::depth::{self, Full, Wish};
-use crate::ops::keys;
 use crate::ops::leases::Joined;
 use crate::ops::snapshots::{self, Snapshots};
+use crate::ops::{columns, keys};
 use crate::ops::{leases, slots, start};
 use crate::rows::{AcceptOutcome, Claim, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
 
 /// All that acceptance must know, in one row.
-const FIND: &str = "select (select 1 from runs where run_id = ?1), s.principal, s.next_seq, s.state, \
-     case when s.title = '' or s.name is null then 1 else 0 end, \
+const FIND: &str = "select (select 1 from runs where run_id = ?1), s.principal, coalesce(s.kind, 'agent'), s.namespace, \
+     s.name, s.next_seq, s.state, case when s.title = '' or s.name is null then 1 else 0 end, \
      (select o.run_id from runs o where o.session_id = ?2 and o.finished_at_ms is null order by o.seq desc limit 1), \
      l.worker_id, l.registration, l.epoch, l.connected from (select 1 as one) as here \
      left join sessions s on s.session_id = ?2 left join session_leases l on l.session_id = ?2";
@@ -27,8 +27,8 @@ const INSERT_SESSION: &str = "insert into sessions (session_id, kind, namespace,
 const ADVANCE_SESSION: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1";
 /// What a session that was made without a run still lacks.
 const ADOPT: &str = "update sessions set title = case when title = '' then ?2 else title end, \
-     namespace = case when name is null then ?3 else namespace end, name = coalesce(name, ?4), \
-     user_id = coalesce(user_id, ?5) where session_id = ?1";
+     namespace = case when name is null then ?3 else namespace end, kind = case when name is null then ?6 else kind end, \
+     name = coalesce(name, ?4), user_id = coalesce(user_id, ?5) where session_id = ?1";
 const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
 const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
 const INSERT_RUN: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, object_uid, \
@@ -64,6 +64,7 @@ struct Place {
 enum Found {
     RunExists,
     ForeignSession,
+    OtherComponent(ComponentRef),
     Place(Place),
 }
 
@@ -106,6 +107,7 @@ pub fn accept(db: &mut dyn Db, accept: &Accept, ends_at_once: bool) -> Result<Ac
     let place = match find(db, run)? {
         Found::RunExists => return Ok(AcceptOutcome::RunExists),
         Found::ForeignSession => return Ok(AcceptOutcome::ForeignSession),
+        Found::OtherComponent(component) => return Ok(AcceptOutcome::OtherComponent(component)),
         Found::Place(place) => place,
     };
     if run.refuse_if_busy && place.before.is_some() {
@@ -155,9 +157,13 @@ fn find(db: &mut dyn Db, run: &NewRun) -> Result<Found, DbError> {
     if row.opt_int()?.is_some() {
         return Ok(Found::RunExists);
     }
-    let (principal, seq, state, is_bare) = (row.opt_text()?, row.opt_u64()?, row.opt_json()?, row.bool()?);
+    let (principal, component) = (row.opt_text()?, columns::opt_component(&mut row)?);
+    let (seq, state, is_bare) = (row.opt_u64()?, row.opt_json()?, row.bool()?);
     if principal.as_ref().is_some_and(|principal| *principal != run.principal.0) {
         return Ok(Found::ForeignSession);
+    }
+    if let Some(component) = component.filter(|component| *component != run.component) {
+        return Ok(Found::OtherComponent(component));
     }
     let is_new = principal.is_none();
     let before = row.opt_id()?;
@@ -229,8 +235,8 @@ fn write_session(db: &mut dyn Db, run: &NewRun, place: &Place) -> Result<Map<Str
     }
     db.write(ADVANCE_SESSION, vals![session_id, run.at_ms])?;
     if place.is_bare {
-        let ComponentRefText { kind: _, namespace, name } = component_text(run);
-        db.write(ADOPT, vals![session_id, &title(&run.input.text), namespace, name, run.user_id.as_ref()])?;
+        let ComponentRefText { kind, namespace, name } = component_text(run);
+        db.write(ADOPT, vals![session_id, &title(&run.input.text), namespace, name, run.user_id.as_ref(), kind])?;
     }
     if !run.session_state.is_empty() {
         db.write(SET_STATE, vals![session_id, &serde_json::to_string(&state)?])?;

@@ -34,7 +34,7 @@ pub fn component(row: &mut Row) -> Result<ComponentRef, DbError> {
 }
 
 /// The same, where namespace and name may be missing.
-fn opt_component(row: &mut Row) -> Result<Option<ComponentRef>, DbError> {
+pub fn opt_component(row: &mut Row) -> Result<Option<ComponentRef>, DbError> {
     let kind = row.text()?;
     if kind != ComponentKind::Agent.as_str() {
         return Err(DbError::Corrupt(format!("unknown kind of component {kind:?}")));

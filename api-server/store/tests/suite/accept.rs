@@ -39,6 +39,27 @@ pub async fn a_foreign_session_and_a_taken_id_are_refused(database: &impl Databa
     assert_eq!(store.session(&session("t")).await.unwrap(), None);
 }
 
+pub async fn a_session_is_one_components(database: &impl Database) {
+    let store = database.open();
+    let lease = lease(&*store, "s", "w").await;
+    accept(&*store, "s").await;
+    let mut elsewhere = agent("helper");
+    elsewhere.component = ComponentRef::agent("team", "helper");
+    for other in [agent("other"), elsewhere] {
+        // Not even the worker that has the session may take it.
+        let run = NewRun { claim: Some(Claim::Held(lease.clone())), ..new_run_of("s", other) };
+        let run_id = run.run_id.clone();
+        match store.accept(run).await.unwrap() {
+            AcceptOutcome::OtherComponent(component) => assert_eq!(component, ComponentRef::agent("default", "helper")),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(store.run(&run_id).await.unwrap(), None);
+    }
+    let stranger = NewRun { principal: Principal("key:other".into()), ..new_run_of("s", agent("other")) };
+    assert!(matches!(store.accept(stranger).await.unwrap(), AcceptOutcome::ForeignSession), "learns no agent's name");
+    accept(&*store, "s").await;
+}
+
 pub async fn a_full_queue_refuses(database: &impl Database) {
     let store = database.open();
     for number in 0..2 {
@@ -99,7 +120,7 @@ pub async fn keys_of_others_and_of_run_objects_are_apart(database: &impl Databas
     let origin = Origin::RunObject { uid: "l".into(), name: "nightly".into() };
     let mut elsewhere = agent("helper");
     elsewhere.component = ComponentRef::agent("team", "helper");
-    accepted(&*store, NewRun { origin, ..with_key(new_run_of("s", elsewhere), "k", "h") }).await;
+    accepted(&*store, NewRun { origin, ..with_key(new_run_of("u", elsewhere), "k", "h") }).await;
 }
 
 pub async fn a_good_claim_starts_the_run_in_the_same_commit(database: &impl Database) {

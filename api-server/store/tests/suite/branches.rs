@@ -151,7 +151,7 @@ async fn answered(store: &dyn Store, session_id: &str, run_id: &RunId, answer: &
 
 async fn history(store: &dyn Store, session_id: &str) -> Vec<String> {
     let run_id = accepted(store, {
-        let mut agent = agent("historian");
+        let mut agent = agent("helper");
         agent.history.runs = 10;
         new_run_of(session_id, agent)
     })

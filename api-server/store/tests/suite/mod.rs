@@ -52,6 +52,7 @@ macro_rules! conformance {
             accept:
                 a_run_is_accepted_with_its_session,
                 a_foreign_session_and_a_taken_id_are_refused,
+                a_session_is_one_components,
                 a_full_queue_refuses,
                 an_agents_own_queue_limit_counts_only_its_runs,
                 a_key_replays_its_run_even_when_the_queue_is_full,

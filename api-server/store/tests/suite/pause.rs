@@ -75,11 +75,11 @@ async fn approve_all(store: &dyn Store, run_id: &RunId) -> DecideOutcome {
 pub async fn a_paused_run_holds_its_line_and_no_slot(database: &impl Database) {
     let store = database.open();
     let narrow = || {
-        let mut agent = agent("narrow");
+        let mut agent = agent("helper");
         agent.max_concurrent_sessions = Some(1);
         agent
     };
-    let component = ComponentRef::agent("default", "narrow");
+    let component = ComponentRef::agent("default", "helper");
     let first = accepted(&*store, new_run_of("s", narrow())).await.0.run_id;
     let other = accepted(&*store, new_run_of("t", narrow())).await.0.run_id;
     assert_eq!(store.grant(Some(&component), SlotLimits::default()).await.unwrap().len(), 1);

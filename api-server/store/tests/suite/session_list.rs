@@ -90,6 +90,8 @@ pub async fn a_session_without_a_run_takes_what_it_lacks_from_the_first(database
     assert_eq!((row.component.unwrap(), row.name.as_str()), (ComponentRef::agent("default", "helper"), "Hello there"));
     assert_eq!((row.user_id.as_deref(), row.state), (Some("ada"), object(json!({"a": 1, "b": 2}))));
     assert_eq!(row.created_at_ms, made.created_at_ms);
+    let other = store.accept(new_run_of("s", agent("other"))).await.unwrap();
+    assert!(matches!(other, AcceptOutcome::OtherComponent(_)), "the first run's agent has it now");
 }
 
 pub async fn a_session_that_was_made_keeps_what_it_was_given(database: &impl Database) {
@@ -97,7 +99,8 @@ pub async fn a_session_that_was_made_keeps_what_it_was_given(database: &impl Dat
     let component = Some(ComponentRef::agent("default", "other"));
     let new = NewSession { component, name: "Mine".into(), user_id: Some("bob".into()), ..bare("s") };
     store.create(new).await.unwrap().unwrap();
-    accept(&*store, "s").await;
+    assert!(matches!(store.accept(new_run("s")).await.unwrap(), AcceptOutcome::OtherComponent(_)));
+    accepted(&*store, new_run_of("s", agent("other"))).await;
     let row = store.session(&session("s")).await.unwrap().unwrap();
     assert_eq!((row.component.unwrap().name.as_str(), row.name.as_str()), ("other", "Mine"));
     assert_eq!(row.user_id.as_deref(), Some("bob"));

@@ -70,7 +70,7 @@ pub async fn history_is_the_newest_completed_runs(database: &impl Database) {
     let started = store.start(&run_id, &lease(&*store, "s", "w").await, now()).await.unwrap().unwrap();
     let texts: Vec<&str> = started.history.iter().map(|message| message.content.as_str()).collect();
     assert_eq!(texts, ["q1", "a1", "q2", "a2", "q4", "a4"], "three runs that completed, without system messages");
-    let mut forgetful = agent("forgetful");
+    let mut forgetful = agent("helper");
     forgetful.history.runs = 0;
     store.cancel(&run_id, None, "", now()).await.unwrap();
     complete(&*store, "s", &run_id, started.epoch, 0).await;
