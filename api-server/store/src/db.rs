@@ -298,6 +298,11 @@ pub trait Db {
         Ok(())
     }
 
+    /// A text in lower case, as far as it is ASCII: whatever the database's locale says of other letters.
+    fn ascii_lower(&self, column: &str) -> String {
+        format!("lower({column})")
+    }
+
     /// The database's time, in Unix milliseconds.
     fn now_ms(&mut self) -> Result<u64, DbError> {
         Ok(u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default())

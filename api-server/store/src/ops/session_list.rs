@@ -33,7 +33,7 @@ pub fn sessions(db: &mut dyn Db, filter: &SessionFilter) -> Result<(Vec<SessionR
         wants("user_id =", Val::from(user_id));
     }
     if let Some(part) = &part {
-        wants("lower(title) like", Val::from(part));
+        wants(&format!("{} like", db.ascii_lower("title")), Val::from(part));
     }
     let escape = if part.is_some() { " escape '!'" } else { "" };
     let condition =

@@ -251,6 +251,10 @@ impl Db for PostgresConnection {
         self.write(LOCK_SLOTS, &[])
     }
 
+    fn ascii_lower(&self, column: &str) -> String {
+        format!("lower({column} collate \"C\")")
+    }
+
     fn now_ms(&mut self) -> Result<u64, DbError> {
         let now = self.first(NOW, &[])?;
         now.map_or_else(|| Err(DbError::Corrupt("the database has no time".into())), |mut row| row.u64())

@@ -26,7 +26,7 @@ options="-k $dir -c listen_addresses='' -c max_connections=300 -c fsync=off"
 start() { control -l "$dir/log" -w -t 300 -o "$options" start; }
 end() { control -m immediate stop 2>/dev/null || true; cd /; rm -rf "$dir"; }
 trap end EXIT
-as initdb -D "$dir/data" -A trust -U cadre -E UTF8 --locale=C --no-sync >/dev/null </dev/null
+as initdb -D "$dir/data" -A trust -U cadre -E UTF8 --locale=C.UTF-8 --no-sync >/dev/null </dev/null
 start
 echo "$dir"
 while read -r order; do

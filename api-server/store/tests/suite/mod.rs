@@ -189,7 +189,8 @@ macro_rules! conformance {
                 sessions_are_filtered_ordered_and_paged,
                 a_session_is_changed_in_parts,
                 a_session_without_a_run_takes_what_it_lacks_from_the_first,
-                a_session_that_was_made_keeps_what_it_was_given;
+                a_session_that_was_made_keeps_what_it_was_given,
+                a_part_of_a_name_means_the_same_letters_everywhere;
             sessions:
                 a_deleted_session_leaves_nothing,
                 blobs_are_read_in_ranges,

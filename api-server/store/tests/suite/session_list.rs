@@ -108,3 +108,13 @@ pub async fn a_session_that_was_made_keeps_what_it_was_given(database: &impl Dat
     assert!(matches!(store.accept(foreign).await.unwrap(), AcceptOutcome::ForeignSession));
     assert_eq!(store.create(NewSession { principal: Principal("key:other".into()), ..bare("s") }).await.unwrap(), None);
 }
+
+pub async fn a_part_of_a_name_means_the_same_letters_everywhere(database: &impl Database) {
+    let store = database.open();
+    store.create(NewSession { name: "Ärger im Büro".into(), ..bare("s") }).await.unwrap().unwrap();
+    // Case does not count for ASCII letters only: a database folds others as its locale says, or not at all.
+    for (part, found) in [("Ärger", 1), ("ÄRGER IM", 1), ("BüRO", 1), ("ärger", 0), ("BÜRO", 0)] {
+        let filter = SessionFilter { name_part: Some(part.into()), limit: 10, ..SessionFilter::default() };
+        assert_eq!(store.sessions(filter).await.unwrap().1, found, "{part}");
+    }
+}
