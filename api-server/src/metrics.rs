@@ -34,7 +34,7 @@ struct Counters {
     first_token: Histogram,
     workers: Gauge,
     running: Gauge,
-    queued: Gauge<i64>,
+    queued: Gauge<f64, AtomicU64>,
     refused_tokens: Family<Word, Counter<u64, AtomicU64>>,
 }
 
@@ -126,10 +126,10 @@ impl Metrics {
         self.0.refused_tokens.get_or_create(&Word { kind: category }).inc();
     }
 
-    /// What is read when somebody asks.
-    pub fn observe(&self, workers: usize, running: usize, waiting: u64) {
+    /// What is read when somebody asks. How many wait is not a number while nobody knows.
+    pub fn observe(&self, workers: usize, running: usize, waiting: Option<u64>) {
         self.0.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
         self.0.running.set(i64::try_from(running).unwrap_or(i64::MAX));
-        self.0.queued.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.0.queued.set(waiting.map_or(f64::NAN, |count| count as f64));
     }
 }

@@ -56,7 +56,7 @@ async fn ready(State(state): State<AdminState>) -> Response {
 
 async fn metrics(State(state): State<AdminState>) -> Response {
     let (workers, running) = state.service.worker_counts();
-    let waiting = state.service.stats().await.map_or(0, |stats| stats.pending);
+    let waiting = state.service.store().waiting_count().await.ok();
     state.service.metrics().observe(workers, running, waiting);
     let mut text = String::new();
     if encode(&mut text, &state.registry).is_err() {

@@ -100,7 +100,10 @@ pub trait Runs: Send + Sync {
     /// While PENDING: the run before it in its session's line.
     async fn waiting_on(&self, run_id: &RunId) -> Result<Option<RunId>, StoreError>;
 
-    /// Counts.
+    /// How many runs wait. Looks at no run that has ended.
+    async fn waiting_count(&self) -> Result<u64, StoreError>;
+
+    /// Counts of all runs there are.
     async fn stats(&self) -> Result<QueueStats, StoreError>;
 
     /// Load of every agent that has unfinished runs or has ever had one.

@@ -118,6 +118,16 @@ impl Ports {
     }
 
     async fn ready(&self) -> StatusCode {
+    /// A value that the admin port shows.
+    async fn metric(&self, name: &str) -> String {
+        let request = Request::get("/metrics").body(Body::empty()).unwrap();
+        let answer = self.admin.clone().oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        let text = String::from_utf8(body.to_vec()).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{name} is missing: {text}")).to_owned()
+    }
+
         let request = Request::get("/readyz").body(Body::empty()).unwrap();
         self.admin.clone().oneshot(request).await.unwrap().status()
     }
@@ -186,8 +196,10 @@ async fn a_run_goes_on_after_the_database_was_away() {
     worker.acked(&run_id, 1).await;
     let reader = tokio::spawn(rig.service.stream(&run_id, None).collect::<Vec<_>>());
 
+    assert_eq!(ports.metric("cadre_runs_waiting").await, "1.0");
     database.crash();
     worker.append(&run_id, epoch, 1, vec![event(RunEvent::text("a"))]).await;
+    assert_eq!(ports.metric("cadre_runs_waiting").await, "NaN", "nobody knows");
     let unavailable = (StatusCode::SERVICE_UNAVAILABLE, Some("1".to_owned()));
     for (method, path) in [
         ("GET", "/sessions"),

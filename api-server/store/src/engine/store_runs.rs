@@ -163,6 +163,10 @@ impl<D: Driver> Runs for SqlStore<D> {
         self.read(move |db| queries::waiting_on(db, &run_id)).await
     }
 
+    async fn waiting_count(&self) -> Result<u64, StoreError> {
+        self.read(queries::waiting_count).await
+    }
+
     async fn stats(&self) -> Result<QueueStats, StoreError> {
         self.read(queries::stats).await
     }

@@ -39,6 +39,7 @@ const WAITING: &str = concat!(
 const WAITING_RUN: &str = concat!(waiting_runs!(), " and r.run_id = ?1");
 const WAITING_IN: &str = concat!(waiting_runs!(), " and r.session_id = ?1");
 const OPEN: &str = "select status, count(*), min(created_at_ms) from runs where finished_at_ms is null group by status";
+const WAITING_COUNT: &str = "select count(*) from runs where finished_at_ms is null and status = 'PENDING'";
 const FINISHED: &str = "select status, count(*) from runs where finished_at_ms is not null group by status";
 const AGENTS: &str = "select distinct kind, namespace, name from revisions order by namespace, name, kind";
 const OPEN_OF_AGENTS: &str = "select kind, namespace, name, status, count(*) from runs where finished_at_ms is null \
@@ -161,6 +162,11 @@ pub fn list(db: &mut dyn Db, filter: &RunFilter) -> Result<(Vec<RunRow>, u64), D
     let rows = db.query(&format!("{RUNS}{condition} {order} limit ?{limit} offset ?{offset}"), &values)?;
     let runs = rows.into_iter().map(|mut row| columns::run(&mut row)).collect::<Result<_, _>>()?;
     Ok((runs, total))
+}
+
+/// How many runs wait.
+pub fn waiting_count(db: &mut dyn Db) -> Result<u64, DbError> {
+    db.first(WAITING_COUNT, vals![])?.map_or(Ok(0), |mut row| row.u64())
 }
 
 /// Counts by status.

@@ -51,6 +51,7 @@ pub async fn counts_follow_the_runs(database: &impl Database) {
     let cancelled = accept(&*store, "d").await;
     store.cancel(&cancelled, None, "", now()).await.unwrap();
     let stats = store.stats().await.unwrap();
+    assert_eq!(store.waiting_count().await.unwrap(), stats.pending);
     assert_eq!((stats.pending, stats.running, stats.paused), (2, 1, 0));
     assert_eq!((stats.completed, stats.error, stats.cancelled), (1, 0, 1));
     assert_eq!(stats.oldest_pending_at_ms, Some(oldest.created_at_ms));
