@@ -155,7 +155,8 @@ impl Service {
             message: reason.clone(),
             retryable: false,
         };
-        self.end_run(run_id, RunEnd::Error(failure)).await;
+        let epoch = self.board().running(run_id).map(|(scope, _)| scope.epoch);
+        self.end_run(run_id, RunEnd::Error(failure), epoch).await;
         Appended::Refused(reason)
     }
 

@@ -54,15 +54,15 @@ impl Service {
         let Some(scope) = told else {
             if self.is_elsewhere(session_id).await {
                 self.0.store.tell(Change::Cancel(run_id.clone()));
-                self.end_unless_obeyed(run_id, CancellationToken::new());
+                self.end_unless_obeyed(run_id, epoch, CancellationToken::new());
                 return;
             }
             tracing::info!(run_id = %run_id, session_id = %session_id, "cancelled run has no worker: ended here");
-            self.end_run(run_id, cancelled(REASON)).await;
+            self.end_run(run_id, cancelled(REASON), Some(epoch)).await;
             return;
         };
         if scope.is_cancelled_first() {
-            self.end_unless_obeyed(run_id, scope.over.clone());
+            self.end_unless_obeyed(run_id, scope.epoch, scope.over.clone());
         }
     }
 
@@ -75,17 +75,17 @@ impl Service {
             let (of, reason) = (run_id.clone(), REASON.to_owned());
             // A worker that is away is told when it is back.
             self.board().send(&lease, ServerFrame::Cancel { run_id: of, epoch: lease.epoch, reason });
-            self.end_unless_obeyed(run_id, scope.over.clone());
+            self.end_unless_obeyed(run_id, scope.epoch, scope.over.clone());
         }
     }
 
-    /// Ends a run that is still there after the time that its worker has to obey.
-    fn end_unless_obeyed(&self, run_id: &RunId, over: CancellationToken) {
+    /// Ends a run that is still there, as it was, after the time that its worker has to obey.
+    fn end_unless_obeyed(&self, run_id: &RunId, epoch: Epoch, over: CancellationToken) {
         let (service, run_id) = (self.clone(), run_id.clone());
         self.spawn(async move {
             tokio::select! {
                 () = tokio::time::sleep(service.0.limits.obey_grace) => {
-                    service.end_run(&run_id, cancelled(REASON)).await;
+                    service.end_run(&run_id, cancelled(REASON), Some(epoch)).await;
                 }
                 () = over.cancelled() => {}
                 () = service.0.stopping.cancelled() => {}

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cadre_protocol::ids::{RunId, SessionId};
+use cadre_protocol::ids::{Epoch, RunId, SessionId};
 use cadre_protocol::run::{RunEnd, RunFailure, RunStatus};
 use cadre_protocol::worker::ServerFrame;
-use cadre_store::rows::{EndedRun, Origin, RunRow, ServerEnd};
+use cadre_store::rows::{EndedRun, EventChunk, Origin, RunRow, ServerEnd};
 
 use super::Service;
 use super::scope::RunScope;
@@ -15,6 +15,8 @@ use super::service::{Change, Inner, now_ms};
 
 /// What the engine gets to notice a deadline by itself.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
+/// Time between two tries to end a run while the database is away.
+const END_AGAIN: Duration = Duration::from_secs(1);
 
 impl Service {
     /// A worker has ended its run, or waits for a person: the record says so already.
@@ -42,17 +44,44 @@ impl Service {
         self.grant_soon(&scope.component, Some(&scope.agent));
     }
 
-    /// Ends a run by the server's decision. Its worker, if it has one, is fenced.
-    pub(crate) async fn end_run(&self, run_id: &RunId, end: RunEnd) {
-        let ended = self.0.store.end(ServerEnd { run_id: run_id.clone(), end, at_ms: self.now_ms() }).await;
-        let (ended, chunk) = match ended {
-            Ok(Some(ended)) => ended,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!(run_id = %run_id, category = error.category(), "run can't be ended now");
+    /// Ends a run by the server's decision. Its worker, if it has one, is fenced. With an epoch the run ends only while it
+    /// executes under it, and that is tried until the record answers; without, whoever decided looks again.
+    pub(crate) async fn end_run(&self, run_id: &RunId, end: RunEnd, epoch: Option<Epoch>) {
+        let end = ServerEnd { run_id: run_id.clone(), end, epoch, at_ms: self.now_ms() };
+        if !self.try_end(end.clone()).await && epoch.is_some() {
+            let service = self.clone();
+            self.spawn(async move { service.end_when_there(end).await });
+        }
+    }
+
+    /// Ends a run when the record answers again.
+    async fn end_when_there(&self, end: ServerEnd) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(END_AGAIN) => {}
+                () = self.0.stopping.cancelled() => return,
+            }
+            if self.try_end(ServerEnd { at_ms: self.now_ms(), ..end.clone() }).await {
                 return;
             }
-        };
+        }
+    }
+
+    /// False when the record does not answer.
+    async fn try_end(&self, end: ServerEnd) -> bool {
+        let run_id = end.run_id.clone();
+        match self.0.store.end(end).await {
+            Ok(Some((ended, chunk))) => self.ended(&run_id, ended, chunk).await,
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(run_id = %run_id, category = error.category(), "run can't be ended now");
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn ended(&self, run_id: &RunId, ended: EndedRun, chunk: Option<EventChunk>) {
         self.0.metrics.ended(ended.status);
         if let Some(chunk) = chunk {
             self.0.hub.publish(run_id, chunk);
@@ -88,7 +117,9 @@ impl Service {
         self.spawn(async move {
             let left = Duration::from_millis(deadline_ms.saturating_sub(now_ms())) + DEADLINE_GRACE;
             tokio::select! {
-                () = tokio::time::sleep(left) => service.end_run(&scope.run_id, timed_out()).await,
+                () = tokio::time::sleep(left) => {
+                    service.end_run(&scope.run_id, timed_out(), Some(scope.epoch)).await;
+                }
                 () = scope.over.cancelled() => {}
                 () = service.0.stopping.cancelled() => {}
             }

@@ -143,7 +143,7 @@ impl Service {
         self.tell(of_object.as_ref().map(|run| &run.run_id));
         self.arm_deadline(&scope);
         if cancel {
-            self.end_run(&scope.run_id, cancelled("cancelled before a worker had it")).await;
+            self.end_run(&scope.run_id, cancelled("cancelled before a worker had it"), Some(scope.epoch)).await;
         }
     }
 
@@ -169,7 +169,7 @@ impl Service {
                     message: error.to_string(),
                     retryable: false,
                 };
-                self.end_run(run_id, RunEnd::Error(failure)).await;
+                self.end_run(run_id, RunEnd::Error(failure), None).await;
             }
         }
     }

@@ -110,7 +110,7 @@ impl Service {
         } else {
             return Ok(false);
         };
-        self.end_run(&run.run_id, end).await;
+        self.end_run(&run.run_id, end, None).await;
         Ok(true)
     }
 

@@ -453,6 +453,8 @@ pub struct ServerEnd {
     pub run_id: RunId,
     /// End.
     pub end: RunEnd,
+    /// If given, the run ends only while it executes under this epoch: not if it has been begun again since.
+    pub epoch: Option<Epoch>,
     /// Unix milliseconds.
     pub at_ms: u64,
 }

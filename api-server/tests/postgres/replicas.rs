@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use cadre_api::domain::{Change, Limits, Submit};
+use cadre_api::domain::jobs::Requeue;
+use cadre_api::domain::{Change, DomainError, Limits, Submit};
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::{RunId, SessionId};
 use cadre_protocol::run::RunStatus;
@@ -154,6 +155,27 @@ async fn a_worker_there_that_does_not_obey_is_fenced() {
     assert_eq!(assignment.run_id, next);
     assert!(assignment.epoch > first.epoch);
     worker.finish(&assignment).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_cancel_ends_no_run_that_was_begun_again() {
+    let limits = Limits { obey_grace: Duration::from_secs(3), ..told() };
+    let (here, there) = two(limits).await;
+    let mut worker = there.worker("of-s").await;
+    let run_id = here.submit("helper", Some("s")).await.run.run_id;
+    let first = worker.assignment().await;
+    here.service.cancel(&run_id, None).await.unwrap();
+    worker.append(&run_id, first.epoch, 0, vec![cancelled()]).await;
+    worker.acked(&run_id, 1).await;
+    let wish = Requeue { clear_cancellation: true, force: true };
+    there.service.requeue(&run_id, wish).await.unwrap();
+    let again = worker.assignment().await;
+    assert!(again.epoch > first.epoch);
+    // For longer than the first attempt had to obey.
+    let waited = there.service.wait_end(&run_id, Duration::from_secs(4)).await;
+    assert!(matches!(waited, Err(DomainError::NotEnded(..))), "{waited:?}");
+    worker.finish(&again).await;
+    assert_eq!(attempt(&here, &run_id).await, (RunStatus::Completed, 2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

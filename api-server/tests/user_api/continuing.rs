@@ -360,7 +360,7 @@ async fn what_is_added_to_a_run_that_never_began_is_asked_with_it() {
         retryable: false,
     };
     let run_id = cadre_protocol::ids::RunId::new(id(&unborn)).unwrap();
-    let end = ServerEnd { run_id, end: RunEnd::Error(failure), at_ms: world.service.now_ms() };
+    let end = ServerEnd { run_id, end: RunEnd::Error(failure), epoch: None, at_ms: world.service.now_ms() };
     world.store.end(end).await.unwrap().unwrap();
     world.release.send_replace(true);
     let run = continued(&world, &unborn, "input=second").await;

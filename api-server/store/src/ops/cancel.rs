@@ -52,7 +52,8 @@ pub fn end(
     end: &ServerEnd,
 ) -> Result<Option<(EndedRun, Option<EventChunk>)>, DbError> {
     let Some(live) = append::live(db, &end.run_id)? else { return Ok(None) };
-    if live.status.is_terminal() {
+    let runs_so = |epoch: Epoch| live.status == RunStatus::Running && live.epoch == epoch;
+    if live.status.is_terminal() || !end.epoch.is_none_or(runs_so) {
         return Ok(None);
     }
     let (ended, chunk) = close(db, snapshots, &live, &end.end, end.at_ms)?;

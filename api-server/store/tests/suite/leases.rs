@@ -2,10 +2,12 @@
 
 use cadre_protocol::ids::Epoch;
 use cadre_protocol::run::{RunEnd, RunFailure, RunStatus};
+use cadre_store::branches::ResumeOutcome;
 use cadre_store::rows::{AppendOutcome, Lease, ServerEnd};
 
 use super::Database;
 use super::fixtures::*;
+use super::resumption::resumption;
 
 pub async fn an_epoch_belongs_to_a_registration(database: &impl Database) {
     let store = database.open();
@@ -46,7 +48,7 @@ fn timeout(run_id: &cadre_protocol::ids::RunId) -> ServerEnd {
         message: "took too long".into(),
         retryable: false,
     };
-    ServerEnd { run_id: run_id.clone(), end: RunEnd::Error(failure), at_ms: now() }
+    ServerEnd { run_id: run_id.clone(), end: RunEnd::Error(failure), epoch: None, at_ms: now() }
 }
 
 pub async fn the_servers_end_fences_the_worker(database: &impl Database) {
@@ -67,6 +69,19 @@ pub async fn the_servers_end_fences_the_worker(database: &impl Database) {
     let row = store.run(&run_id).await.unwrap().unwrap();
     assert_eq!(row.failure.unwrap().message, "took too long");
     assert_eq!((row.next_index, row.content), (2, None));
+}
+
+pub async fn the_servers_end_may_be_for_one_epoch(database: &impl Database) {
+    let store = database.open();
+    let (run_id, first) = running(&*store, "s").await;
+    let old = ServerEnd { epoch: Some(first.epoch), ..timeout(&run_id) };
+    fail(&*store, "s", &run_id, first.epoch, 0).await;
+    assert!(matches!(store.resume(resumption(&run_id, 0, None)).await.unwrap(), ResumeOutcome::Resumed { .. }));
+    assert_eq!(store.end(old.clone()).await.unwrap(), None, "it waits for its turn again");
+    let second = store.take(&run_id, &first.worker_id, &first.registration, now()).await.unwrap().unwrap();
+    assert_eq!(store.end(old).await.unwrap(), None, "it is executed again");
+    let (ended, _) = store.end(ServerEnd { epoch: Some(second.epoch), ..timeout(&run_id) }).await.unwrap().unwrap();
+    assert_eq!(ended.status, RunStatus::Error);
 }
 
 pub async fn the_servers_end_of_a_waiting_run_fences_nobody(database: &impl Database) {

@@ -159,6 +159,7 @@ macro_rules! conformance {
                 an_epoch_belongs_to_a_registration,
                 only_the_holder_releases,
                 the_servers_end_fences_the_worker,
+                the_servers_end_may_be_for_one_epoch,
                 the_servers_end_of_a_waiting_run_fences_nobody,
                 heads_without_a_worker_wait;
             queries:
