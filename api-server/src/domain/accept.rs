@@ -51,6 +51,10 @@ impl Service {
     async fn accept(&self, submit: Submit, wants: Option<Wants>) -> Result<(Submitted, Option<Listener>), DomainError> {
         let began = Instant::now();
         check_nesting(&submit)?;
+        // First of all: what was accepted once is answered even if nothing new would be.
+        if let Some(submitted) = self.accepted_before(&submit).await? {
+            return Ok((submitted, None));
+        }
         let agent = self.resolve(&submit).await?;
         let fresh = submit.session_id.is_none() && submit.run_id.is_none() && submit.idempotency.is_none();
         let session_id = submit.session_id.clone().unwrap_or_else(SessionId::generate);
@@ -161,18 +165,15 @@ impl Service {
                 }
                 Ok(Submitted { run: *run, replayed: false, waiting_on })
             }
-            AcceptOutcome::Replayed(run) => {
-                let waiting_on = self.0.store.waiting_on(&run.run_id).await?;
-                Ok(Submitted { run: *run, replayed: true, waiting_on })
-            }
+            AcceptOutcome::Replayed(run) => self.replayed(*run).await.map(|continued| continued.submitted),
             AcceptOutcome::IdempotencyConflict => Err(DomainError::IdempotencyConflict),
             AcceptOutcome::RunExists => Err(DomainError::RunExists(run_id.to_string())),
             AcceptOutcome::SessionBusy(run_id) => Err(DomainError::SessionBusy(run_id)),
             AcceptOutcome::QueueFull => Err(DomainError::QueueFull),
             AcceptOutcome::NamespaceFull(namespace) => Err(DomainError::NamespaceQueueFull(namespace)),
             AcceptOutcome::ForeignSession => Err(DomainError::ForeignSession),
-        }
             AcceptOutcome::OtherComponent(component) => Err(self.other_agents(&component)),
+        }
     }
 
     /// The agent's snapshot, with the run's own retries. Waits a little for an agent that is not known yet.
@@ -206,11 +207,11 @@ impl Service {
         tokio::time::timeout(self.0.limits.agent_wait, seen).await.ok().flatten()
     }
 
-    async fn store_files(&self, session_id: &SessionId, submit: &Submit) -> Result<Vec<Attachment>, DomainError> {
     fn other_agents(&self, component: &ComponentRef) -> DomainError {
         DomainError::OtherAgentsSession(component.api_id(self.default_namespace()))
     }
 
+    async fn store_files(&self, session_id: &SessionId, submit: &Submit) -> Result<Vec<Attachment>, DomainError> {
         check_files(&submit.files)?;
         if submit.files.is_empty() {
             return Ok(Vec::new());

@@ -3,6 +3,7 @@
 use cadre_protocol::ids::RunId;
 use cadre_protocol::problem::ErrorCode;
 use cadre_store::StoreError;
+use cadre_store::rows::RunRow;
 
 /// A refusal. Its text is fit for callers.
 #[derive(Debug, thiserror::Error)]
@@ -27,10 +28,10 @@ pub enum DomainError {
     /// The session that the caller names belongs to someone else: told as if it were absent.
     #[error("session not found")]
     ForeignSession,
-    /// What was asked for makes no sense.
     /// The session that the caller names is its own, but another agent's (API id).
     #[error("the session belongs to agent {0}: a session is one agent's for good")]
     OtherAgentsSession(String),
+    /// What was asked for makes no sense.
     #[error("{0}")]
     BadRequest(String),
     /// The run can't be continued so.
@@ -74,9 +75,10 @@ pub enum DomainError {
     /// The namespace has as many bytes of files as it may.
     #[error("namespace {0} has no room for further files: delete sessions that are not needed any more")]
     NamespaceFilesFull(String),
-    /// The run did not end in the time that the caller gave it. It goes on.
+    /// The run did not end in the time that the caller gave it, or before the server stops. It goes on. With the run as it
+    /// was when it was looked up last.
     #[error("run {0} has not ended yet")]
-    NotEnded(RunId),
+    NotEnded(RunId, Option<Box<RunRow>>),
     /// The server is stopping.
     #[error("the server is stopping")]
     ShuttingDown,
@@ -108,7 +110,7 @@ impl DomainError {
             Self::QueueFull => ErrorCode::QueueFull,
             Self::NamespaceQueueFull(_) => ErrorCode::NamespaceQueueFull,
             Self::NamespaceFilesFull(_) => ErrorCode::NamespaceFilesFull,
-            Self::NotEnded(_) | Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::NotEnded(..) | Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::Store(StoreError::Unavailable(_) | StoreError::Closed) => ErrorCode::DatabaseUnavailable,
             Self::Store(StoreError::MigrationRequired { .. }) => ErrorCode::MigrationRequired,
             Self::Store(StoreError::SchemaTooNew { .. }) => ErrorCode::SchemaMismatch,

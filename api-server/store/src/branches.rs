@@ -9,7 +9,7 @@ use cadre_protocol::message::Message;
 use cadre_protocol::run::RunInput;
 
 use crate::error::StoreError;
-use crate::rows::{AcceptOutcome, IdempotencyKey, NewRun, Principal, RunRow};
+use crate::rows::{AcceptOutcome, IdempotencyKey, NewRun, Origin, Principal, RunRow};
 use crate::shares::Shares;
 
 /// How a new run begins with a part of one that has ended.
@@ -54,7 +54,7 @@ pub struct Resumption {
     pub at_ms: u64,
 }
 
-/// An idempotency key of the HTTP API, and whose it is.
+/// An idempotency key, and whose it is.
 #[derive(Debug, Clone)]
 pub struct KeyOf {
     /// The key.
@@ -65,6 +65,8 @@ pub struct KeyOf {
     pub user_id: Option<String>,
     /// Component.
     pub component: ComponentRef,
+    /// The HTTP API, or a Run object: their keys never meet.
+    pub origin: Origin,
 }
 
 /// What a key names.

@@ -20,6 +20,7 @@ mod support;
 mod upstream;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -28,7 +29,7 @@ use cadre_api::auth::key::{Authentication, SecurityKey};
 use cadre_api::cluster;
 use cadre_api::config::{Cli, Config};
 use cadre_api::domain::append::Appended;
-use cadre_api::domain::{Limits, Writer};
+use cadre_api::domain::{DomainError, Limits, Submit, Writer};
 use cadre_api::listen::admin::{self, AdminState};
 use cadre_api::listen::user;
 use cadre_api::routes::state::UserSettings;
@@ -117,7 +118,6 @@ impl Ports {
         self.user.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap()
     }
 
-    async fn ready(&self) -> StatusCode {
     /// A value that the admin port shows.
     async fn metric(&self, name: &str) -> String {
         let request = Request::get("/metrics").body(Body::empty()).unwrap();
@@ -128,6 +128,7 @@ impl Ports {
         value.unwrap_or_else(|| panic!("{name} is missing: {text}")).to_owned()
     }
 
+    async fn ready(&self) -> StatusCode {
         let request = Request::get("/readyz").body(Body::empty()).unwrap();
         self.admin.clone().oneshot(request).await.unwrap().status()
     }
@@ -195,11 +196,11 @@ async fn a_run_goes_on_after_the_database_was_away() {
     worker.append(&run_id, epoch, 0, vec![started()]).await;
     worker.acked(&run_id, 1).await;
     let reader = tokio::spawn(rig.service.stream(&run_id, None).collect::<Vec<_>>());
-
     assert_eq!(ports.metric("cadre_runs_waiting").await, "1.0");
+
     database.crash();
-    worker.append(&run_id, epoch, 1, vec![event(RunEvent::text("a"))]).await;
     assert_eq!(ports.metric("cadre_runs_waiting").await, "NaN", "nobody knows");
+    worker.append(&run_id, epoch, 1, vec![event(RunEvent::text("a"))]).await;
     let unavailable = (StatusCode::SERVICE_UNAVAILABLE, Some("1".to_owned()));
     for (method, path) in [
         ("GET", "/sessions"),
@@ -240,6 +241,83 @@ async fn a_run_goes_on_after_the_database_was_away() {
     assert_eq!(count, 2, "what was refused was not accepted");
 }
 
+/// Waits for something while a worker only lives.
+async fn alive<T>(worker: &mut Worker, what: impl Future<Output = T>) -> T {
+    let mut what = std::pin::pin!(what);
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            done = &mut what => return done,
+            _ = beat.tick() => worker.send(WorkerFrame::Heartbeat {}).await,
+        }
+    }
+}
+
+/// Starts the database again after a crash.
+async fn back(worker: &mut Worker, mut database: Process) -> Process {
+    let started = tokio::task::spawn_blocking(move || {
+        database.start_again();
+        database
+    });
+    alive(worker, started).await.unwrap()
+}
+
+/// The run that an answer names, its status and its body's.
+async fn told(answer: axum::response::Response) -> (String, u16, serde_json::Value) {
+    let run_id = answer.headers()["x-run-id"].to_str().unwrap().to_owned();
+    let status = answer.status().as_u16();
+    let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["run_id"], run_id);
+    (run_id, status, body["status"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_waits_for_an_accepted_run_gets_it_or_its_name() {
+    let mut database = Process::start();
+    let rig = rig_with(open(&database).await, patient()).await;
+    let ports = Arc::new(Ports::of(&rig));
+    let ask = || {
+        let ports = Arc::clone(&ports);
+        tokio::spawn(async move { told(ports.send("POST", "/agents/helper/runs").await).await })
+    };
+    let mut worker = rig.worker("pool").await;
+    let waiting = ask();
+    let assignment = worker.assignment().await;
+    database.crash();
+    // Long enough for looks into the record that find nobody.
+    let looked = alive(&mut worker, rig.service.wait_end(&assignment.run_id, Duration::from_secs(5))).await;
+    assert!(matches!(looked, Err(DomainError::NotEnded(_, None))), "{looked:?}");
+    let _database = back(&mut worker, database).await;
+    worker.finish(&assignment).await;
+    assert_eq!(waiting.await.unwrap(), (assignment.run_id.to_string(), 200, "COMPLETED".into()));
+
+    let waiting = ask();
+    let assignment = worker.assignment().await;
+    rig.service.stopping().cancel();
+    assert_eq!(waiting.await.unwrap(), (assignment.run_id.to_string(), 202, "RUNNING".into()), "it goes on");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_limit_that_passes_while_the_database_is_away_holds_after_it() {
+    let mut database = Process::start();
+    let rig = rig_with(open(&database).await, patient()).await;
+    let mut worker = rig.worker("pool").await;
+    let limited = Submit { timeout_seconds: Some(1), ..submit("helper", None) };
+    let run_id = rig.service.submit(limited).await.unwrap().run.run_id;
+    worker.assignment().await;
+    database.crash();
+    // The limit and its grace are over by then.
+    let looked = alive(&mut worker, rig.service.wait_end(&run_id, Duration::from_secs(6))).await;
+    assert!(matches!(looked, Err(DomainError::NotEnded(..))), "{looked:?}");
+    let _database = back(&mut worker, database).await;
+    alive(&mut worker, Ports::of(&rig).until_ready()).await;
+    alive(&mut worker, rig.status(&run_id, RunStatus::Error)).await;
+    let failure = rig.service.run(&run_id, None).await.unwrap().failure.unwrap();
+    assert_eq!(failure.error_type, "timeout");
+    worker.fenced(&run_id).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_lost_while_the_database_is_away_is_replaced_after_it() {
     let mut database = Process::start();
@@ -260,7 +338,7 @@ async fn a_worker_lost_while_the_database_is_away_is_replaced_after_it() {
         database.start_again();
         database
     });
-    let mut beat = tokio::time::interval(std::time::Duration::from_secs(1));
+    let mut beat = tokio::time::interval(Duration::from_secs(1));
     let _database = loop {
         tokio::select! {
             database = &mut restart => break database.unwrap(),

@@ -65,9 +65,37 @@ async fn a_namespace_with_all_its_streams_open_is_refused_and_another_is_not() {
 }
 
 #[tokio::test]
+async fn what_was_accepted_is_answered_although_all_streams_are_open() {
+    let world = world_limited(shared(NamespaceShares { max_streams: 1, ..NamespaceShares::default() })).await;
+    let keyed = async |path: &str, key: &str, form: &str| {
+        let mut request = request(Method::POST, path, ADMIN_KEY, FORM, form);
+        request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+        world.send(request).await
+    };
+    let first = keyed(BUSY, "one", "message=hi&stream=false&session_id=a").await.json();
+    let continued = format!("{BUSY}/{}/continue", id(&first));
+    let more = keyed(&continued, "two", "session_id=a&input=more&stream=false").await.json();
+    let waits = keyed(BUSY, "three", "message=wait&stream=false&background=true&session_id=s").await.json();
+    let resume = request(Method::POST, &format!("{BUSY}/{}/resume", id(&waits)), ADMIN_KEY, FORM, "session_id=s");
+    let open = world.router.clone().oneshot(resume).await.unwrap();
+    refused(&keyed(BUSY, "four", "message=hi&stream=false").await, "namespace_streams_full", "default");
+    let again = keyed(BUSY, "one", "message=hi&stream=false&session_id=a").await;
+    assert_eq!((again.status.as_u16(), again.json()), (200, first.clone()));
+    let again = keyed(&continued, "two", "session_id=a&input=more&stream=false").await;
+    assert_eq!((again.status.as_u16(), again.json()), (200, more));
+    let again = keyed(BUSY, "three", "message=wait&stream=false&session_id=s").await;
+    assert_eq!((again.status.as_u16(), id(&again.json())), (202, id(&waits)), "it takes no place to wait in");
+    let streamed = keyed(BUSY, "one", "message=hi&session_id=a").await;
+    refused(&streamed, "namespace_streams_full", "default");
+    assert_eq!(streamed.headers["x-run-id"], id(&first), "which run to ask for later");
+    world.release.send_replace(true);
+    open.into_body().collect().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_namespace_with_all_its_bytes_is_refused_and_another_is_not() {
     let world = world_limited(shared(NamespaceShares { max_file_bytes: 10, ..NamespaceShares::default() })).await;
-    let send = async |path: &str, file: &str| {
+    let send_keyed = async |path: &str, file: &str, key: Option<&str>| {
         let part = |name: &str, text: &str| format!("--X\r\nContent-Disposition: form-data; {name}\r\n\r\n{text}\r\n");
         let body = [
             part("name=\"message\"", "look"),
@@ -78,9 +106,16 @@ async fn a_namespace_with_all_its_bytes_is_refused_and_another_is_not() {
         .concat();
         let mut request = request(Method::POST, path, ADMIN_KEY, "multipart/form-data; boundary=X", "");
         *request.body_mut() = Body::from(body);
+        if let Some(key) = key {
+            request.headers_mut().insert("idempotency-key", key.parse().unwrap());
+        }
         world.send(request).await
     };
-    assert_eq!(send(BUSY, "12345678").await.status, 200);
+    let send = async |path: &str, file: &str| send_keyed(path, file, None).await;
+    let first = send_keyed(BUSY, "12345678", Some("k")).await;
+    assert_eq!(first.status, 200);
+    let again = send_keyed(BUSY, "12345678", Some("k")).await;
+    assert_eq!((again.status.as_u16(), again.json()), (200, first.json()), "nothing is stored again");
     refused(&send(BUSY, "123").await, "namespace_files_full", "default");
     assert_eq!(send(CALM, "123").await.status, 200);
     assert_eq!(world.post(BUSY, "message=hi&stream=false").await.status, 200, "a run without files");

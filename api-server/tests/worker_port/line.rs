@@ -1,8 +1,10 @@
 //! The line of a session, and slots.
 
-use cadre_protocol::ids::SessionId;
+use cadre_api::domain::{DomainError, Submit};
+use cadre_protocol::ids::{ComponentRef, SessionId};
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::worker::ServerFrame;
+use cadre_store::rows::{IdempotencyKey, Origin};
 
 use crate::support::*;
 

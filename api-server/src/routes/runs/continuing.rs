@@ -2,11 +2,11 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use utoipa::ToSchema;
 
 use super::answers;
-use super::create::{self, RUN_ID};
+use super::create;
 use super::lookup;
 use super::request;
 use crate::auth::actor::Actor;
@@ -113,18 +113,20 @@ pub async fn go_on(
     let session_id = session_id.ok_or_else(|| ApiError::bad_request("session_id is required for this action"))?;
     let run = lookup::run_of(&state.service, &actor, &agent_id, &run_id, Some(session_id.as_str())).await;
     let run = run.map_err(|error| named(error, &run_id))?;
-    let seat = delivery.seat(&state, &component.namespace)?;
+    let seat = match delivery.seat(&state, &component.namespace) {
+        Ok(seat) => seat,
+        Err(full) => {
+            let known = state.service.continued_before(&run, &wish).await?;
+            return create::known(&state, known, delivery, full).await;
+        }
+    };
     let continued = state.service.continue_run(&run.run_id, actor.scope(), wish).await?;
-    let name = continued.submitted.run.run_id.as_str().parse::<HeaderValue>();
-    let mut response = match seat {
+    let response = match seat {
         Some(seat) if delivery.stream => events(&state, &continued, seat, delivery.content_only),
-        Some(_waiting) => create::ended(&state, &continued.submitted, None).await?,
+        Some(_waiting) => create::ended(&state, &continued.submitted, None).await,
         None => create::accepted(&continued.submitted),
     };
-    if let Ok(name) = name {
-        response.headers_mut().insert(RUN_ID, name);
-    }
-    Ok(response)
+    Ok(create::named(response, &continued.submitted.run.run_id))
 }
 
 fn events(state: &UserState, continued: &Continued, seat: StreamSeat, content_only: bool) -> Response {

@@ -3,12 +3,13 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use cadre_protocol::ids::RunId;
 use cadre_store::rows::EventChunk;
 use futures::stream::BoxStream;
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use utoipa::ToSchema;
 
-use super::request::{self, RunRequest};
+use super::request::{self, Delivery, RunRequest};
 use crate::auth::actor::Actor;
 use crate::domain::hub::{Listener, Wants};
 use crate::domain::{DomainError, Submitted};
@@ -23,7 +24,7 @@ use crate::streams::resume::Plan;
 use crate::streams::shares::{StreamSeat, seated};
 
 /// Names the run before its first event or its end is there.
-pub(super) const RUN_ID: &str = "x-run-id";
+const RUN_ID: &str = "x-run-id";
 
 /// The form, for the OpenAPI document.
 #[derive(ToSchema)]
@@ -87,22 +88,50 @@ pub async fn create(
     let component = state.service.component(&agent_id);
     let RunRequest { submit, delivery } = request::parse(form, &headers, component, actor.principal)?;
     // Who may not wait for it here gets no run either.
-    let seat = delivery.seat(&state, &submit.component.namespace)?;
+    let seat = match delivery.seat(&state, &submit.component.namespace) {
+        Ok(seat) => seat,
+        Err(full) => {
+            let known_run = state.service.accepted_before(&submit).await?;
+            return known(&state, known_run, delivery, full).await;
+        }
+    };
     let wants = seat.as_ref().map(|_| if delivery.stream { Wants::Events } else { Wants::End });
     let (submitted, listener) = state.service.submit_for(submit, wants).await?;
-    let run_id = submitted.run.run_id.as_str().parse::<HeaderValue>();
-    let mut response = match seat {
+    let response = match seat {
         Some(seat) if delivery.stream => {
             let plan = Plan { content_only: delivery.content_only, ..Plan::default() };
             body::response(events(&state, &submitted, listener, seat), plan, state.settings.shutdown.clone())
         }
-        Some(_waiting) => ended(&state, &submitted, listener).await?,
+        Some(_waiting) => ended(&state, &submitted, listener).await,
         None => accepted(&submitted),
     };
-    if let Ok(run_id) = run_id {
+    Ok(named(response, &submitted.run.run_id))
+}
+
+/// The answer to a request that may not wait here, if its run was accepted before: what takes no waiting.
+pub(super) async fn known(
+    state: &UserState,
+    submitted: Option<Submitted>,
+    delivery: Delivery,
+    full: ApiError,
+) -> Result<Response, ApiError> {
+    let Some(submitted) = submitted else { return Err(full) };
+    let response = if delivery.stream {
+        full.into_response()
+    } else if submitted.run.status.is_at_rest() {
+        ended(state, &submitted, None).await
+    } else {
+        accepted(&submitted)
+    };
+    Ok(named(response, &submitted.run.run_id))
+}
+
+/// An answer that names its run: whoever gets an error too can ask for the run that was accepted.
+pub(super) fn named(mut response: Response, run_id: &RunId) -> Response {
+    if let Ok(run_id) = run_id.as_str().parse() {
         response.headers_mut().insert(RUN_ID, run_id);
     }
-    Ok(response)
+    response
 }
 
 fn events(
@@ -124,23 +153,19 @@ pub(super) fn accepted(submitted: &Submitted) -> Response {
     (StatusCode::ACCEPTED, Json(Accepted::new(&submitted.run, waiting_on))).into_response()
 }
 
-/// Waits for the end; 202 when that takes too long.
-pub(super) async fn ended(
-    state: &UserState,
-    submitted: &Submitted,
-    listener: Option<Listener>,
-) -> Result<Response, ApiError> {
+/// Waits for the end; 202 when that takes too long, or the server stops.
+pub(super) async fn ended(state: &UserState, submitted: &Submitted, listener: Option<Listener>) -> Response {
     let (service, run_id, wait) = (&state.service, &submitted.run.run_id, state.settings.wait);
     let ended = match listener {
         Some(listener) => service.wait_for(run_id, listener, wait).await,
         None => service.wait_end(run_id, wait).await,
     };
     match ended {
-        Ok(detail) => Ok(Json(output(detail)).into_response()),
-        Err(DomainError::NotEnded(run_id)) => {
-            let run = state.service.run(&run_id, None).await?;
-            Ok((StatusCode::ACCEPTED, Json(Accepted::new(&run, None))).into_response())
+        Ok(detail) => Json(output(detail)).into_response(),
+        Err(DomainError::NotEnded(_, last)) => {
+            let run = last.as_deref().unwrap_or(&submitted.run);
+            (StatusCode::ACCEPTED, Json(Accepted::new(run, None))).into_response()
         }
-        Err(error) => Err(error.into()),
+        Err(error) => ApiError::from(error).into_response(),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cadre_protocol::event::RunEvent;
-use cadre_protocol::ids::RunId;
+use cadre_protocol::ids::{Epoch, RunId};
 use cadre_protocol::run::{RunEnd, RunMetrics, RunStatus};
 
 use crate::db::{Db, DbError, vals};

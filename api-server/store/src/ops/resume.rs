@@ -14,7 +14,7 @@ use crate::ops::depth::{self, Full, Wish};
 use crate::ops::keys::{self, Found};
 use crate::ops::snapshots::{self, Snapshots};
 use crate::ops::{fork, queries, slots};
-use crate::rows::{EventChunk, Origin};
+use crate::rows::EventChunk;
 
 const TAKE_PLACE: &str = "update sessions set next_seq = next_seq + 1, updated_at_ms = ?2 where session_id = ?1 \
      returning next_seq - 1";
@@ -98,8 +98,8 @@ pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Resu
 
 /// Whose key it is.
 pub fn scope(of: &KeyOf) -> keys::Scope<'_> {
-    let KeyOf { key: _, principal, user_id, component } = of;
-    keys::Scope { principal, user_id: user_id.as_deref(), origin: &Origin::Http, component }
+    let KeyOf { key: _, principal, user_id, component, origin } = of;
+    keys::Scope { principal, user_id: user_id.as_deref(), origin, component }
 }
 
 /// What an idempotency key names.

@@ -3,7 +3,7 @@
 use cadre_protocol::message::Role;
 use cadre_protocol::run::{RunInput, RunStatus};
 use cadre_store::branches::{KeyOf, Keyed, ResumeOutcome, Resumption};
-use cadre_store::rows::{AcceptOutcome, IdempotencyKey, NewRun};
+use cadre_store::rows::{AcceptOutcome, IdempotencyKey, NewRun, Origin};
 
 use super::Database;
 use super::fixtures::*;
@@ -16,7 +16,7 @@ fn key(text: &str, body: &str) -> IdempotencyKey {
 /// A key of the caller of the fixtures' runs.
 fn of(text: &str, body: &str) -> KeyOf {
     let component = agent("helper").component;
-    KeyOf { key: key(text, body), principal: principal(), user_id: Some("ada".into()), component }
+    KeyOf { key: key(text, body), principal: principal(), user_id: Some("ada".into()), component, origin: Origin::Http }
 }
 
 pub async fn a_key_resumes_a_run_once(database: &impl Database) {

@@ -13,7 +13,7 @@ use cadre_store::Store;
 use cadre_store::approvals::{ApprovalRow, Consumption, DecideOutcome, Decisions};
 use cadre_store::branches::{KeyOf, Keyed};
 use cadre_store::rows::upkeep::OldRun;
-use cadre_store::rows::{CancelOutcome, EndedRun, IdempotencyKey, Lease, NewRun};
+use cadre_store::rows::{CancelOutcome, EndedRun, IdempotencyKey, Lease, NewRun, Origin};
 use cadre_store::shares::{Shares, SlotLimits};
 use cadre_store::workers::ReplicaId;
 use serde_json::{Map, Value};
@@ -133,6 +133,7 @@ pub async fn a_key_decides_once(database: &impl Database) {
         principal: row.principal,
         user_id: row.user_id,
         component: row.component,
+        origin: Origin::Http,
     };
     let decide = async |at: usize| {
         let changes = vec![answer(&store.approvals(&run_id).await.unwrap()[at], true)];
