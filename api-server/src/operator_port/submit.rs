@@ -38,6 +38,10 @@ pub async fn submit(
     };
     match answered.await {
         Ok(report) => Json(report).into_response(),
+        // The object is immutable: no later try can name another agent or session.
+        Err(error @ DomainError::OtherAgentsSession(_)) => {
+            problem(ErrorCode::Validation, &format!("spec.session.id: {error}"))
+        }
         Err(error) => refusal(&error),
     }
 }

@@ -85,6 +85,20 @@ impl Lines {
 }
 
 #[tokio::test]
+async fn a_run_object_of_one_agent_joins_no_session_of_another() {
+    let rig = rig().await;
+    let of = |uid: &str, agent: &str| {
+        let mut run = object(uid, agent);
+        run["session_id"] = "s".into();
+        run
+    };
+    report(send(&rig, "POST", "/operator/v1/runs", Some(of("u1", "helper"))).await).await;
+    let refused = send(&rig, "POST", "/operator/v1/runs", Some(of("u2", "narrow"))).await;
+    // For good: 404 means an agent that may yet come.
+    assert_eq!(refused.status(), 422);
+}
+
+#[tokio::test]
 async fn a_run_object_is_submitted_once_and_reported() {
     let rig = rig().await;
     let mut lines = Lines::follow(&rig).await;
