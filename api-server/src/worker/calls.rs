@@ -159,7 +159,8 @@ impl Calls {
             reply: reply.clone(),
             at_ms: service.now_ms(),
         };
-        // The worker may act on a reply only once its cost is on record.
+        // A call that a budget has reserved is on record before the worker may act on its reply. Any other one is queued: a
+        // crash within the next milliseconds forgets its tokens.
         let recorded = match meter.and_then(|meter| meter.take()) {
             Some(held) => service.settle(held, row).await,
             None => service.record_model_call(row).await,

@@ -14,8 +14,10 @@ const UNTIL: &str = "select counted_until_ms from usage_progress where id = 1";
 const STEP_OF_RUNS: &str =
     "select created_at_ms from runs where created_at_ms > ?1 order by created_at_ms limit 1 offset ?2";
 const STEP_OF_CALLS: &str = "select at_ms from model_calls where at_ms > ?1 order by at_ms limit 1 offset ?2";
+/// Runs of a copied session are older than it, and were counted where they ran.
 const RUNS: &str = "select created_at_ms / 86400000, principal, coalesce(user_id, ''), count(*) from runs \
-     where created_at_ms > ?1 and created_at_ms <= ?2 group by 1, 2, 3";
+     where created_at_ms > ?1 and created_at_ms <= ?2 and not (forked_from_session_id is not null and created_at_ms < \
+     coalesce((select s.created_at_ms from sessions s where s.session_id = runs.session_id), 0)) group by 1, 2, 3";
 const SESSIONS: &str = "select created_at_ms / 86400000, principal, coalesce(user_id, ''), count(*) from sessions \
      where created_at_ms > ?1 and created_at_ms <= ?2 group by 1, 2, 3";
 /// A run is counted with its first call of a model.

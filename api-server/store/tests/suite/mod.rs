@@ -186,6 +186,7 @@ macro_rules! conformance {
                 counting_at_once_counts_once,
                 what_was_counted_outlives_its_rows,
                 one_refresh_at_a_time;
+                copies_of_runs_are_not_counted,
             session_list:
                 sessions_are_filtered_ordered_and_paged,
                 a_session_is_changed_in_parts,

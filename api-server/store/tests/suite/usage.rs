@@ -2,9 +2,10 @@
 
 use cadre_protocol::ids::RunId;
 use cadre_store::Store;
+use cadre_store::branches::{Fork, SessionFork, SessionForkOutcome};
 use cadre_store::rows::sessions::SessionEdit;
 use cadre_store::rows::upkeep::{DayUsage, ModelUsage, RefreshState, UsageFilter};
-use cadre_store::rows::{NewRun, Principal};
+use cadre_store::rows::{AcceptOutcome, NewRun, Principal};
 
 use super::Database;
 use super::fixtures::*;
@@ -124,4 +125,30 @@ pub async fn one_refresh_at_a_time(database: &impl Database) {
     };
     assert_eq!(store.refresh_state().await.unwrap(), failed);
     assert!(store.begin_refresh(220, 150).await.unwrap());
+}
+
+pub async fn copies_of_runs_are_not_counted(database: &impl Database) {
+    let store = database.open();
+    turn(&*store, "s").await;
+    let copy = SessionFork {
+        source: session("s"),
+        session_id: session("copy"),
+        run_prefix: "copy".into(),
+        user_id: None,
+        max_namespace_bytes: 0,
+        at_ms: now(),
+    };
+    assert_eq!(store.fork_session(copy).await.unwrap(), SessionForkOutcome::Forked { runs: 1 });
+    // A run that begins with a copied conversation is a run all the same.
+    accept(&*store, "copy").await;
+    let fork = Fork { source: RunId::new("copy-1").unwrap(), keep: 2, of: 2, input: None, regenerate: None };
+    assert!(matches!(store.fork(new_run("copy"), fork).await.unwrap(), Some(AcceptOutcome::Accepted { .. })));
+    for counted in [false, true] {
+        if counted {
+            while store.count_usage(now(), now()).await.unwrap() {}
+        }
+        let days = store.usage(UsageFilter::default(), now()).await.unwrap();
+        let sums = days.iter().fold((0, 0), |(runs, sessions), day| (runs + day.runs, sessions + day.sessions));
+        assert_eq!(sums, (3, 2), "counted: {counted}");
+    }
 }
