@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use cadre_protocol::ids::SessionId;
 use cadre_protocol::nesting;
-use cadre_store::rows::sessions::{NewSession, SessionEdit, SessionFilter};
-use cadre_store::rows::{Principal, SessionRow};
+use cadre_protocol::run::RunMetrics;
+use cadre_store::rows::sessions::{NewSession, RunPage, SessionEdit, SessionFilter, SessionRuns};
+use cadre_store::rows::{Principal, RunDetail, SessionRow};
 use serde_json::{Map, Value};
 
 use super::{DomainError, Service};
@@ -28,6 +29,30 @@ impl Service {
     /// The record's.
     pub async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<SessionRow>, u64), DomainError> {
         Ok(self.0.store.sessions(filter).await?)
+    }
+
+    /// A page of a session's runs, newest first.
+    ///
+    /// # Errors
+    /// The record's.
+    pub async fn session_runs(&self, of: SessionRuns) -> Result<RunPage, DomainError> {
+        Ok(self.0.store.session_runs(of).await?)
+    }
+
+    /// The newest of a session's runs with their conversations, oldest first: as many as there is room for.
+    ///
+    /// # Errors
+    /// The record's.
+    pub async fn session_details(&self, of: SessionRuns) -> Result<Vec<RunDetail>, DomainError> {
+        Ok(self.0.store.session_details(of).await?)
+    }
+
+    /// Tokens and cost of all runs of a session.
+    ///
+    /// # Errors
+    /// The record's.
+    pub async fn session_metrics(&self, id: &SessionId) -> Result<RunMetrics, DomainError> {
+        Ok(self.0.store.session_metrics(id).await?)
     }
 
     /// Makes a session before its first run.

@@ -99,20 +99,6 @@ pub fn plain(metrics: &RunMetrics) -> Metrics {
     }
 }
 
-/// The sum over a session's runs. Its cost is that of the runs that have one; times are not summed.
-#[must_use]
-pub fn sum<'a>(runs: impl IntoIterator<Item = &'a RunMetrics>) -> Metrics {
-    let total = runs.into_iter().fold(RunMetrics::default(), |total, run| RunMetrics {
-        usage: total.usage.plus(run.usage),
-        cost_nano_usd: match (total.cost_nano_usd, run.cost_nano_usd) {
-            (None, None) => None,
-            (a, b) => Some(a.unwrap_or_default().saturating_add(b.unwrap_or_default())),
-        },
-        ..RunMetrics::default()
-    });
-    plain(&total)
-}
-
 /// Billionths of a US dollar as dollars.
 #[must_use]
 pub fn dollars(nano: u64) -> f64 {
@@ -170,13 +156,5 @@ mod tests {
         let ids: Vec<_> =
             models.as_array().unwrap().iter().map(|model| (&model["id"], &model["input_tokens"])).collect();
         assert_eq!(ids, [(&json!("a"), &json!(10)), (&json!("b"), &json!(5))]);
-    }
-
-    #[test]
-    fn a_session_sums_tokens_and_cost() {
-        let free = RunMetrics { cost_nano_usd: None, ..metrics() };
-        let total = sum([&metrics(), &free]);
-        assert_eq!((total.total_tokens, total.cost, total.duration), (38, Some(0.00125), None));
-        assert_eq!(sum([]), Metrics::default());
     }
 }

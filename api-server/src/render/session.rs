@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use cadre_protocol::ids::ComponentKind;
 use cadre_protocol::message::Message;
+use cadre_protocol::run::RunMetrics;
 use cadre_store::rows::{RunDetail, SessionRow};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -59,7 +60,7 @@ pub struct SessionDetail {
     pub metrics: Metrics,
     /// Tokens in all.
     pub total_tokens: u64,
-    /// Messages of all its runs, oldest first.
+    /// Messages of its runs, oldest first; of a very long conversation the newest.
     pub chat_history: Vec<MessageOutput>,
 }
 
@@ -107,11 +108,11 @@ pub fn schema(session: SessionRow, default_namespace: &str) -> SessionSchema {
     }
 }
 
-/// A session with its runs, oldest first.
+/// A session with its newest runs, oldest first, and the sum over all of them.
 #[must_use]
-pub fn detail(session: SessionRow, runs: Vec<RunDetail>, default_namespace: &str) -> SessionDetail {
+pub fn detail(session: SessionRow, runs: Vec<RunDetail>, total: &RunMetrics, default_namespace: &str) -> SessionDetail {
     let session = schema(session, default_namespace);
-    let metrics = metrics::sum(runs.iter().map(|detail| &detail.run.metrics));
+    let metrics = metrics::plain(total);
     let agent_data = runs.last().map(|detail| agent_data(&detail.agent)).unwrap_or_default();
     SessionDetail {
         agent_session_id: session.session_id.clone(),

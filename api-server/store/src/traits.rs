@@ -4,13 +4,14 @@ use async_trait::async_trait;
 use cadre_protocol::event::EventContext;
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::Batch;
+use cadre_protocol::run::RunMetrics;
 
 use crate::approvals::Approvals;
 use crate::branches::Branches;
 use crate::budgets::Budgets;
 use crate::error::StoreError;
 use crate::rows::jobs::{JobFilter, JobRow};
-use crate::rows::sessions::{NewSession, SessionEdit, SessionFilter};
+use crate::rows::sessions::{NewSession, RunPage, SessionEdit, SessionFilter, SessionRuns};
 use crate::rows::upkeep::{DayUsage, Expiry, OldRun, RefreshState, UsageFilter};
 use crate::rows::{
     AcceptOutcome, AgentLoad, AppendOutcome, BlobKey, BlobRange, CancelOutcome, Change, EndedRun, EventChunk, Lease,
@@ -162,6 +163,16 @@ pub trait Sessions: Send + Sync {
 
     /// Makes a session without a run. None when the id is taken, by whomever.
     async fn create(&self, new: NewSession) -> Result<Option<SessionRow>, StoreError>;
+
+    /// A page of a session's runs, newest first, bounded in rows and bytes.
+    async fn session_runs(&self, of: SessionRuns) -> Result<RunPage, StoreError>;
+
+    /// The newest of a session's runs with messages and tool calls, oldest first: at most [`SessionRuns::MAX_RUNS`], and not
+    /// many more bytes than [`SessionRuns::MAX_BYTES`].
+    async fn session_details(&self, of: SessionRuns) -> Result<Vec<RunDetail>, StoreError>;
+
+    /// Tokens and cost of all runs of a session.
+    async fn session_metrics(&self, session_id: &SessionId) -> Result<RunMetrics, StoreError>;
 
     /// Changes a session. None when there is no such session.
     async fn edit(

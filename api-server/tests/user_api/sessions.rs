@@ -43,6 +43,10 @@ async fn a_session_shows_its_conversation() {
     assert_eq!(world.get(&format!("{RUNS}?session_id=a/b")).await.json(), runs);
     assert_eq!(world.get(&format!("{RUNS}?session_id=a/b&status=bogus")).await.json(), json!([]));
     assert_eq!(world.get("/agents/team-a.other/runs?session_id=a/b").await.json(), json!([]));
+    let unknown = world.get("/agents/nobody/runs?session_id=a/b").await;
+    assert_eq!((unknown.status.as_u16(), unknown.detail().as_str()), (404, "Agent not found"));
+    assert_eq!(world.get("/sessions/a%2Fb/run-previews?created_before=-1").await.json(), json!([]));
+    assert_eq!(world.get("/sessions/a%2Fb/run-previews?status=bogus").await.json(), json!([]));
 }
 
 #[tokio::test]

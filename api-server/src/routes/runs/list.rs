@@ -2,10 +2,10 @@
 
 use axum::Json;
 use axum::extract::State;
+use cadre_protocol::ids::SessionId;
 use cadre_protocol::run::RunStatus;
-use cadre_store::rows::RunFilter;
+use cadre_store::rows::sessions::SessionRuns;
 
-use super::lookup;
 use crate::auth::actor::Actor;
 use crate::render::run::{RunSchema, schema};
 use crate::routes::error::ApiError;
@@ -15,7 +15,7 @@ use crate::routes::state::UserState;
 
 /// An agent's runs in a session, oldest first.
 ///
-/// A status that does not exist matches nothing.
+/// A status that does not exist matches nothing. Of very many runs, or very large ones, the newest.
 #[utoipa::path(
     get, path = "/agents/{agent_id}/runs", tag = "Runs", operation_id = "list_agent_runs",
     params(
@@ -34,18 +34,21 @@ pub async fn list(
     let session_id = query.required("session_id");
     let status = query.text("status").map(|text| RunStatus::parse(&text.to_ascii_uppercase()));
     query.finish()?;
-    let session_id = lookup::session_of(&state.service, &actor, &session_id).await?;
+    let id = SessionId::new(&*session_id).map_err(|_| ApiError::session_not_found(&session_id))?;
+    let session = state.service.session(&id, actor.scope()).await?;
+    let component = state.service.component(&agent_id);
+    if session.component.as_ref() != Some(&component) && state.service.agent(&component).is_none() {
+        return Err(ApiError::not_found("Agent not found"));
+    }
     if status == Some(None) {
         return Ok(Json(Vec::new()));
     }
-    let filter = RunFilter {
+    let of = SessionRuns {
         principal: actor.scope().cloned(),
-        component: Some(state.service.component(&agent_id)),
-        session_id: Some(session_id),
-        status: status.flatten(),
-        ..RunFilter::default()
+        component: Some(component),
+        statuses: status.flatten().into_iter().collect(),
+        ..SessionRuns::of(id)
     };
-    let runs = lookup::all_runs(&state.service, filter).await?;
-    let details = lookup::details(&state.service, &actor, runs).await?;
+    let details = state.service.session_details(of).await?;
     Ok(Json(details.into_iter().map(schema).collect()))
 }

@@ -2,7 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use cadre_store::rows::{RunFilter, SessionRow};
+use cadre_store::rows::SessionRow;
+use cadre_store::rows::sessions::SessionRuns;
 
 use super::find::{Narrow, NarrowQuery};
 use crate::auth::actor::Actor;
@@ -11,10 +12,11 @@ use crate::render::session::{SessionDetail, detail};
 use crate::routes::error::ApiError;
 use crate::routes::extract::{ApiPath, ApiQuery};
 use crate::routes::responses::Errors;
-use crate::routes::runs::lookup;
 use crate::routes::state::UserState;
 
 /// A session with its conversation.
+///
+/// Of a very long conversation the newest part: at most 1,000 runs and about 16 MiB. Tokens and cost are of all runs.
 #[utoipa::path(
     get, path = "/sessions/{session_id}", tag = "Sessions", operation_id = "get_session",
     params(("session_id" = String, Path, description = "Session"), NarrowQuery),
@@ -37,12 +39,9 @@ pub async fn get(
 /// # Errors
 /// The record's.
 pub async fn with_runs(service: &Service, actor: &Actor, session: SessionRow) -> Result<SessionDetail, DomainError> {
-    let filter = RunFilter {
-        principal: actor.scope().cloned(),
-        session_id: Some(session.session_id.clone()),
-        ..RunFilter::default()
-    };
-    let runs = lookup::all_runs(service, filter).await?;
-    let runs = lookup::details(service, actor, runs).await?;
-    Ok(detail(session, runs, service.default_namespace()))
+    let all = SessionRuns::of(session.session_id.clone());
+    let of = SessionRuns { principal: actor.scope().cloned(), with_state: false, ..all };
+    let runs = service.session_details(of).await?;
+    let total = service.session_metrics(&session.session_id).await?;
+    Ok(detail(session, runs, &total, service.default_namespace()))
 }

@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use cadre_store::rows::sessions::SessionRuns;
 
 use super::find::NarrowQuery;
 use super::select;
@@ -12,9 +13,12 @@ use crate::routes::extract::{ApiPath, ApiQuery};
 use crate::routes::responses::Errors;
 use crate::routes::state::UserState;
 
+/// Most runs of the list.
+const MAX_PREVIEWS: usize = 10_000;
+
 /// A session's runs in short, oldest first.
 ///
-/// Texts are cut after 280 characters.
+/// Texts are cut after 280 characters. At most 10,000 runs, the newest.
 #[utoipa::path(
     get, path = "/sessions/{session_id}/run-previews", tag = "Sessions", operation_id = "list_session_run_previews",
     params(
@@ -32,7 +36,16 @@ pub async fn run_previews(
     ApiPath(session_id): ApiPath<String>,
     ApiQuery(query): ApiQuery,
 ) -> Result<Json<Vec<RunPreview>>, ApiError> {
-    let runs = select::runs(&state.service, &actor, &session_id, query).await?;
+    let mut wanted = select::runs(&state.service, &actor, &session_id, query).await?;
     let namespace = state.service.default_namespace();
-    Ok(Json(runs.iter().map(|run| preview(run, run.component.api_id(namespace))).collect()))
+    let mut previews = Vec::new();
+    while let Some(of) = wanted.take() {
+        let page = state.service.session_runs(of.clone()).await?;
+        previews.extend(page.runs.iter().map(|run| preview(run, run.component.api_id(namespace))));
+        let more = page.before.filter(|_| previews.len() < MAX_PREVIEWS);
+        wanted = more.map(|before| SessionRuns { before: Some(before), ..of });
+    }
+    previews.truncate(MAX_PREVIEWS);
+    previews.reverse();
+    Ok(Json(previews))
 }

@@ -10,10 +10,11 @@ use crate::render::run::{RunSchema, schema};
 use crate::routes::error::ApiError;
 use crate::routes::extract::{ApiPath, ApiQuery};
 use crate::routes::responses::Errors;
-use crate::routes::runs::lookup;
 use crate::routes::state::UserState;
 
 /// A session's runs, oldest first.
+///
+/// At most 1,000 and about 16 MiB, the newest: `created_before` shows those before them.
 #[utoipa::path(
     get, path = "/sessions/{session_id}/runs", tag = "Sessions", operation_id = "list_session_runs",
     params(
@@ -31,7 +32,10 @@ pub async fn runs(
     ApiPath(session_id): ApiPath<String>,
     ApiQuery(query): ApiQuery,
 ) -> Result<Json<Vec<RunSchema>>, ApiError> {
-    let runs = select::runs(&state.service, &actor, &session_id, query).await?;
-    let details = lookup::details(&state.service, &actor, runs).await?;
+    let wanted = select::runs(&state.service, &actor, &session_id, query).await?;
+    let details = match wanted {
+        Some(of) => state.service.session_details(of).await?,
+        None => Vec::new(),
+    };
     Ok(Json(details.into_iter().map(schema).collect()))
 }

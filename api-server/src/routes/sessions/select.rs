@@ -1,16 +1,15 @@
 //! Which runs of a session a list shows.
 
 use cadre_protocol::run::RunStatus;
-use cadre_store::rows::{RunFilter, RunRow};
+use cadre_store::rows::sessions::SessionRuns;
 
-use super::super::runs::lookup;
 use super::find::Narrow;
 use crate::auth::actor::Actor;
 use crate::domain::Service;
 use crate::routes::error::ApiError;
 use crate::routes::fields::Fields;
 
-/// The runs of a session that a query asks for, oldest first. Statuses match any of those given, in any case.
+/// The runs of a session that a query asks for. Statuses match any of those given, in any case. None when no run can match.
 ///
 /// # Errors
 /// 404 for a session that is not the caller's, 422 for a wrong query, or what the record says.
@@ -19,7 +18,7 @@ pub async fn runs(
     actor: &Actor,
     session_id: &str,
     mut query: Fields,
-) -> Result<Vec<RunRow>, ApiError> {
+) -> Result<Option<SessionRuns>, ApiError> {
     let narrow = Narrow::read(&mut query);
     let after = query.integer("created_after");
     let before = query.integer("created_before");
@@ -29,13 +28,17 @@ pub async fn runs(
     let statuses: Vec<Option<RunStatus>> = query.pairs().iter().filter_map(named).collect();
     query.finish()?;
     let session_id = narrow.find(service, actor, session_id).await?.session_id;
-    let filter = RunFilter { principal: actor.scope().cloned(), session_id: Some(session_id), ..RunFilter::default() };
-    let mut runs = lookup::all_runs(service, filter).await?;
-    runs.retain(|run| {
-        let at = i64::try_from(run.created_at_ms / 1000).unwrap_or(i64::MAX);
-        after.is_none_or(|after| at >= after)
-            && before.is_none_or(|before| at <= before)
-            && (statuses.is_empty() || statuses.contains(&Some(run.status)))
-    });
-    Ok(runs)
+    let known: Vec<RunStatus> = statuses.iter().copied().flatten().collect();
+    if before.is_some_and(|before| before < 0) || (known.is_empty() && !statuses.is_empty()) {
+        return Ok(None);
+    }
+    // Times are whole seconds: all of the last one belongs to it.
+    let ms = |seconds: i64| u64::try_from(seconds).unwrap_or_default().saturating_mul(1000);
+    Ok(Some(SessionRuns {
+        principal: actor.scope().cloned(),
+        statuses: known,
+        from_ms: after.map(ms),
+        to_ms: before.map(|before| ms(before).saturating_add(999)),
+        ..SessionRuns::of(session_id)
+    }))
 }

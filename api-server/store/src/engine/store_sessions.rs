@@ -1,14 +1,17 @@
 //! [`Sessions`] on top of writers and readers.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use cadre_protocol::ids::SessionId;
+use cadre_protocol::run::RunMetrics;
 
 use crate::engine::driver::Driver;
 use crate::engine::store::SqlStore;
 use crate::error::StoreError;
-use crate::ops::{session_edit, session_list, sessions};
-use crate::rows::SessionRow;
-use crate::rows::sessions::{NewSession, SessionEdit, SessionFilter};
+use crate::ops::{session_edit, session_list, session_runs, sessions};
+use crate::rows::sessions::{NewSession, RunPage, SessionEdit, SessionFilter, SessionRuns};
+use crate::rows::{RunDetail, SessionRow};
 use crate::traits::Sessions;
 
 #[async_trait]
@@ -20,6 +23,20 @@ impl<D: Driver> Sessions for SqlStore<D> {
 
     async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<SessionRow>, u64), StoreError> {
         self.read(move |db| session_list::sessions(db, &filter)).await
+    }
+
+    async fn session_runs(&self, of: SessionRuns) -> Result<RunPage, StoreError> {
+        self.read(move |db| session_runs::page(db, &of)).await
+    }
+
+    async fn session_details(&self, of: SessionRuns) -> Result<Vec<RunDetail>, StoreError> {
+        let snapshots = Arc::clone(&self.snapshots);
+        self.read(move |db| session_runs::details(db, &snapshots, &of)).await
+    }
+
+    async fn session_metrics(&self, session_id: &SessionId) -> Result<RunMetrics, StoreError> {
+        let session_id = session_id.clone();
+        self.read(move |db| session_runs::metrics(db, &session_id)).await
     }
 
     async fn create(&self, new: NewSession) -> Result<Option<SessionRow>, StoreError> {

@@ -28,6 +28,7 @@ pub mod retention;
 pub mod schema;
 pub mod session_edit;
 pub mod session_list;
+pub mod session_runs;
 pub mod sessions;
 pub mod slot_lines;
 pub mod slots;

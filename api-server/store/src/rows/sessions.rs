@@ -1,9 +1,10 @@
 //! Sessions that clients make, change and look for.
 
 use cadre_protocol::ids::{ComponentRef, SessionId};
+use cadre_protocol::run::RunStatus;
 use serde_json::{Map, Value};
 
-use super::Principal;
+use super::{Principal, RunRow};
 
 /// A session to make before its first run.
 #[derive(Debug, Clone)]
@@ -70,4 +71,56 @@ pub enum SessionOrder {
     Updated,
     /// Their name.
     Name,
+}
+
+/// Which runs of a session.
+#[derive(Debug, Clone)]
+pub struct SessionRuns {
+    /// The session.
+    pub session_id: SessionId,
+    /// Owner; none means everybody's.
+    pub principal: Option<Principal>,
+    /// Component.
+    pub component: Option<ComponentRef>,
+    /// How they stand: any of these, or anyhow when there are none.
+    pub statuses: Vec<RunStatus>,
+    /// Accepted then or later, Unix milliseconds.
+    pub from_ms: Option<u64>,
+    /// Accepted then or earlier, Unix milliseconds.
+    pub to_ms: Option<u64>,
+    /// Only those before this place in the session's line.
+    pub before: Option<u64>,
+    /// Whether the session's state is wanted with each run.
+    pub with_state: bool,
+}
+
+impl SessionRuns {
+    /// Most runs that are answered with their conversations.
+    pub const MAX_RUNS: usize = 1_000;
+    /// About how many bytes these may have together.
+    pub const MAX_BYTES: u64 = 16 << 20;
+
+    /// All of a session.
+    #[must_use]
+    pub fn of(session_id: SessionId) -> Self {
+        Self {
+            session_id,
+            principal: None,
+            component: None,
+            statuses: Vec::new(),
+            from_ms: None,
+            to_ms: None,
+            before: None,
+            with_state: true,
+        }
+    }
+}
+
+/// Some runs of a session, newest first.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RunPage {
+    /// The runs.
+    pub runs: Vec<RunRow>,
+    /// Where the next page begins, if there may be one: [`SessionRuns::before`].
+    pub before: Option<u64>,
 }

@@ -18,6 +18,7 @@ pub mod queries;
 pub mod resumption;
 pub mod retention;
 pub mod session_list;
+pub mod session_runs;
 pub mod sessions;
 pub mod shares;
 pub mod slots;
@@ -185,14 +186,18 @@ macro_rules! conformance {
                 days_are_right_however_much_of_them_is_counted,
                 counting_at_once_counts_once,
                 what_was_counted_outlives_its_rows,
-                one_refresh_at_a_time;
                 copies_of_runs_are_not_counted,
+                one_refresh_at_a_time;
             session_list:
                 sessions_are_filtered_ordered_and_paged,
                 a_session_is_changed_in_parts,
                 a_session_without_a_run_takes_what_it_lacks_from_the_first,
                 a_session_that_was_made_keeps_what_it_was_given,
                 a_part_of_a_name_means_the_same_letters_everywhere;
+            session_runs:
+                runs_of_a_session_are_filtered,
+                large_runs_of_a_session_come_in_bounded_pieces,
+                a_session_sums_tokens_and_cost_of_all_its_runs;
             sessions:
                 a_deleted_session_leaves_nothing,
                 blobs_are_read_in_ranges,
