@@ -130,6 +130,6 @@ impl Metrics {
     pub fn observe(&self, workers: usize, running: usize, waiting: Option<u64>) {
         self.0.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
         self.0.running.set(i64::try_from(running).unwrap_or(i64::MAX));
-        self.0.queued.set(waiting.map_or(f64::NAN, |count| count as f64));
+        self.0.queued.set(waiting.map_or(f64::NAN, |count| f64::from(u32::try_from(count).unwrap_or(u32::MAX))));
     }
 }

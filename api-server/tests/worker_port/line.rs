@@ -1,7 +1,7 @@
 //! The line of a session, and slots.
 
 use cadre_api::domain::{DomainError, Submit};
-use cadre_protocol::ids::{ComponentRef, SessionId};
+use cadre_protocol::ids::SessionId;
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{IdempotencyKey, Origin};
@@ -160,8 +160,7 @@ async fn a_key_names_its_run_although_the_agent_is_gone() {
     }
     let other = MANIFESTS.replace("metadata: {name: helper}", "metadata: {name: another}");
     std::fs::write(rig.folder.path().join("all.yaml"), other).unwrap();
-    let helper = ComponentRef::agent("default", "helper");
-    until("the agent is gone", || rig.service.agent(&helper).is_none()).await;
+    rig.catalog.reload().unwrap();
     let new = rig.service.submit(submit("helper", None)).await;
     assert!(matches!(new, Err(DomainError::AgentNotFound(_))));
     for origin in [Origin::Http, object] {
