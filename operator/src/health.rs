@@ -1,6 +1,5 @@
 //! Health and metrics over HTTP: `/healthz` speaks of the process only, `/readyz` names missing CRDs.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use axum::routing::get;
 use http::StatusCode;
 use kube::Client;
 use tokio::net::TcpListener;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::Metrics;
@@ -18,6 +17,8 @@ use crate::metrics::Metrics;
 /// Kinds that must be there, by their plurals.
 const NEEDED: [&str; 4] = ["agents", "models", "runs", "sandboxes"];
 const LOOK: Duration = Duration::from_secs(2);
+/// Longest wait for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// What health speaks of.
 #[derive(Debug, Default)]
@@ -44,8 +45,8 @@ impl Health {
     /// Waits until all CRDs are there.
     pub async fn wait_for_crds(&self, client: &Client) {
         loop {
-            match served(client).await {
-                Ok(served) => {
+            match timeout(ANSWER, served(client)).await {
+                Ok(Ok(served)) => {
                     let missing: Vec<_> =
                         NEEDED.into_iter().filter(|plural| !served.iter().any(|name| name == plural)).collect();
                     let done = missing.is_empty();
@@ -57,7 +58,8 @@ impl Health {
                         return;
                     }
                 }
-                Err(error) => tracing::warn!(%error, "could not ask which kinds there are"),
+                Ok(Err(error)) => tracing::warn!(%error, "could not ask which kinds there are"),
+                Err(_) => tracing::warn!("the Kubernetes API does not answer"),
             }
             sleep(LOOK).await;
         }
@@ -75,9 +77,9 @@ async fn served(client: &Client) -> Result<Vec<String>, kube::Error> {
 /// Serves until told to stop.
 ///
 /// # Errors
-/// When the address is taken.
+/// The listener's.
 pub async fn serve(
-    address: SocketAddr,
+    listener: TcpListener,
     health: Arc<Health>,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
@@ -87,7 +89,6 @@ pub async fn serve(
         .route("/readyz", get(|State(health): State<Arc<Health>>| async move { health.answer() }))
         .with_state(health)
         .route("/metrics", get(|| async move { metrics.text() }));
-    let listener = TcpListener::bind(address).await?;
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 

@@ -1,12 +1,18 @@
 //! The operator's program.
 
+use std::time::Duration;
+
 use anyhow::Context as _;
 use cadre_operator::config::Settings;
 use cadre_operator::run;
 use clap::Parser;
-use kube::Client;
+use kube::{Client, Config};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+
+/// Longest silence on a connection to the Kubernetes API: above the 290 s after which a watch ends by itself, so that only
+/// connections are given up that are dead.
+const SILENCE: Duration = Duration::from_secs(295);
 
 /// Turns Cadre's resources into pods, policies, submissions and status.
 #[derive(Parser)]
@@ -26,7 +32,9 @@ async fn main() -> anyhow::Result<()> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let filter = tracing_subscriber::EnvFilter::try_new(log).context("the log filter")?;
     tracing_subscriber::fmt().json().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let client = Client::try_default().await.context("find the Kubernetes API")?;
+    let mut config = Config::infer().await.context("find the Kubernetes API")?;
+    config.read_timeout = Some(SILENCE);
+    let client = Client::try_from(config).context("find the Kubernetes API")?;
     let stop = CancellationToken::new();
     tokio::spawn(stop_on_signal(stop.clone())?);
     run::run(client, settings, stop).await

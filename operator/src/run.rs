@@ -1,11 +1,14 @@
 //! Wiring: health at once, then CRDs, then leadership, then controllers, until told to stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use kube::Client;
+use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::caches::{self, Caches, Receivers};
@@ -18,7 +21,7 @@ use crate::feed::client::ApiClient;
 use crate::feed::follow::follow;
 use crate::feed::state::FeedState;
 use crate::health::{self, Health};
-use crate::leader::Candidate;
+use crate::leader::{Candidate, WIND_UP};
 use crate::metrics::Metrics;
 use crate::status::StatusWriter;
 use crate::worker_address::WorkerAddress;
@@ -29,19 +32,21 @@ use crate::worker_address::WorkerAddress;
 /// When it can't start, or has lost its lease: it must then start anew.
 pub async fn run(client: Client, settings: Settings, stop: CancellationToken) -> anyhow::Result<()> {
     let (health, metrics) = (Arc::new(Health::default()), Arc::new(Metrics::new()));
-    let server = tokio::spawn(health::serve(settings.listen, health.clone(), metrics.clone(), stop.clone()));
+    let listener = TcpListener::bind(settings.listen).await;
+    let listener = listener.with_context(|| format!("serve health and metrics on {}", settings.listen))?;
+    let server = tokio::spawn(health::serve(listener, health.clone(), metrics.clone(), stop.clone()));
     let work = async {
         health.wait_for_crds(&client).await;
         let candidate = Candidate::new(client.clone(), &settings.namespace, settings.identity.clone());
-        candidate.acquire().await;
-        candidate
+        let since = candidate.acquire().await;
+        (candidate, since)
     };
-    let Some(candidate) = stop.run_until_cancelled(work).await else {
+    let Some((candidate, since)) = stop.run_until_cancelled(work).await else {
         return server.await.context("health")?.context("serve health");
     };
     tracing::info!(identity = settings.identity, "leading");
     metrics.leads(true);
-    let lost = lead(client, settings, metrics.clone(), &candidate, &stop).await?;
+    let lost = lead(client, settings, metrics.clone(), (&candidate, since), &stop).await?;
     metrics.leads(false);
     anyhow::ensure!(!lost, "lost the leader's lease");
     server.await.context("health")?.context("serve health")
@@ -52,23 +57,33 @@ async fn lead(
     client: Client,
     settings: Settings,
     metrics: Arc<Metrics>,
-    candidate: &Candidate,
+    (candidate, since): (&Candidate, Instant),
     stop: &CancellationToken,
 ) -> anyhow::Result<bool> {
     let stop_work = stop.child_token();
     let mut tasks = controllers(client, settings, metrics, &stop_work)?;
-    candidate.keep(stop).await;
+    candidate.keep(since, stop).await;
     let lost = !stop.is_cancelled();
     stop_work.cancel();
     if lost {
-        // Another replica may lead by now: no write that is still under way may follow.
+        // Another replica may lead soon: no write that is still under way may follow.
         tasks.abort_all();
     }
-    while tasks.join_next().await.is_some() {}
+    wind_up(&mut tasks, WIND_UP).await;
     if !lost {
         candidate.release().await;
     }
     Ok(lost)
+}
+
+/// Waits for tasks that were told to stop. What waits for an answer that does not come is broken off, before the lease
+/// is over.
+async fn wind_up(tasks: &mut JoinSet<()>, limit: Duration) {
+    let all = async { while tasks.join_next().await.is_some() {} };
+    if timeout(limit, all).await.is_err() {
+        tracing::warn!("work that waits for an answer is broken off");
+        tasks.shutdown().await;
+    }
 }
 
 /// Starts all tasks of a leader. They end after `stop`.
@@ -159,5 +174,36 @@ mod tests {
         assert_eq!(scopes(&[]), [None]);
         assert_eq!(scopes(&[String::new()]), [None]);
         assert_eq!(scopes(&["a".into(), "b".into()]), [Some("a".into()), Some("b".into())]);
+    }
+
+    #[tokio::test]
+    async fn work_that_is_not_answered_does_not_hold_up_the_end() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(std::future::pending());
+        let ended = wind_up(&mut tasks, Duration::from_millis(10));
+        assert!(timeout(Duration::from_secs(120), ended).await.is_ok());
+        assert!(tasks.is_empty());
+    }
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    #[tokio::test]
+    async fn an_operator_whose_health_nobody_could_ask_for_does_not_start() {
+        let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let flags = ["operator", "--worker-url=http://a:1", "--agent-image=a", "--sandbox-image=s"];
+        let flags = flags.into_iter().map(str::to_owned).chain([format!("--listen={address}")]);
+        let settings = <Flags as clap::Parser>::try_parse_from(flags).unwrap().settings;
+        let silence = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>()
+        });
+        let running = run(Client::new(silence, "default"), settings, CancellationToken::new());
+        let ended = timeout(Duration::from_secs(120), running).await.expect("it runs without health");
+        let error = format!("{:#}", ended.unwrap_err());
+        assert!(error.contains(&address), "{error}");
     }
 }
