@@ -112,13 +112,15 @@ pub struct SandboxTemplateSpec {
     /// Whether tools may write outside workspace, home and /tmp.
     #[serde(default)]
     pub root_filesystem: RootFilesystem,
-    /// User that tools run as.
+    /// User that tools run as; not 65532, the engine's.
     #[serde(default = "default_user")]
     #[schemars(range(min = 1, max = 65_533))]
+    #[x_kube(validation = Rule::new("self != 65532").message("65532 is the engine's own: tools need another"))]
     pub run_as_user: i64,
-    /// Group that owns the workspace.
+    /// Group that owns the workspace; not 65532, the engine's.
     #[serde(default = "default_user")]
     #[schemars(range(min = 1, max = 65_533))]
+    #[x_kube(validation = Rule::new("self != 65532").message("65532 is the engine's own: tools need another"))]
     pub fs_group: i64,
     /// Whether the pod shares the node's user namespace. Default: Kubernetes' own.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -75,6 +75,7 @@ fn agents() -> Vec<Case> {
             &format!("instructions: {}", "x".repeat(1 << 20)),
             "may not be more than 100000",
         ),
+        agent("the engine's user", "sandbox: {template: {runAsUser: 65532}}", "65532 is the engine's own"),
         agent(
             "a template that contradicts itself",
             "sandbox: {template: {network: {mode: Allowlist}}}",
@@ -189,6 +190,8 @@ fn sandboxes() -> Vec<Case> {
     vec![
         case("a session without agent", "Sandbox", "sessionId: s", "sessionId and agentRef go together"),
         case("root", "Sandbox", "template: {runAsUser: 0}", "spec.template.runAsUser"),
+        case("the engine's user", "Sandbox", "template: {runAsUser: 65532}", "65532 is the engine's own"),
+        case("the engine's group", "Sandbox", "template: {fsGroup: 65532}", "65532 is the engine's own"),
         case(
             "a bad address",
             "Sandbox",
