@@ -175,7 +175,8 @@ fn a_warm_turn_writes_nothing_to_kubernetes() {
     written.retain(|write, count| !write.ends_with(" agents status") || *count > most);
     assert_eq!(written, BTreeMap::new());
     // That write, and with it all that the turn ever causes.
-    let told = |agent: &Value| agent["status"]["lastRun"]["id"] == answer["run_id"] && agent["status"]["activeRuns"] == 0;
+    let told =
+        |agent: &Value| agent["status"]["lastRun"]["id"] == answer["run_id"] && agent["status"]["activeRuns"] == 0;
     story.kubernetes.wait(NAMESPACE, "agents", &agent, "to tell of its last run", told).unwrap();
     let most = (began.elapsed() + SEEN).as_secs() / PACE.as_secs() + 1;
     let mut written = since(&story, &before);

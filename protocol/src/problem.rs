@@ -50,6 +50,8 @@ pub enum ErrorCode {
     AgentNotReady,
     /// The database can't be reached.
     DatabaseUnavailable,
+    /// The cluster can't be asked for a change.
+    ClusterUnavailable,
     /// The database must be migrated.
     MigrationRequired,
     /// The database is of a newer version.
@@ -81,6 +83,7 @@ impl ErrorCode {
             Self::TooLarge => "too_large",
             Self::AgentNotReady => "agent_not_ready",
             Self::DatabaseUnavailable => "database_unavailable",
+            Self::ClusterUnavailable => "cluster_unavailable",
             Self::MigrationRequired => "migration_required_error",
             Self::SchemaMismatch => "schema_mismatch_error",
             Self::ShuttingDown => "shutting_down",
@@ -103,6 +106,7 @@ impl ErrorCode {
             Self::Internal => 500,
             Self::AgentNotReady
             | Self::DatabaseUnavailable
+            | Self::ClusterUnavailable
             | Self::MigrationRequired
             | Self::SchemaMismatch
             | Self::ShuttingDown => 503,

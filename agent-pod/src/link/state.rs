@@ -10,8 +10,8 @@ use cadre_protocol::run::RunEnd;
 use cadre_protocol::worker::{Assignment, HeldRun, RemoteToolResult, ServerFrame, WorkerFrame};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::engine::{bounds, ends};
 use crate::engine::ports::{Chunk, Lost, ModelEvent, Signal};
+use crate::engine::{bounds, ends};
 
 /// Bytes of a batch above which a new one is begun.
 const BATCH_BYTES: usize = 1 << 20;

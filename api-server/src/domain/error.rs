@@ -1,9 +1,11 @@
 //! Why the domain refuses.
 
-use cadre_protocol::ids::RunId;
+use cadre_protocol::ids::{RunId, SessionId};
 use cadre_protocol::problem::ErrorCode;
 use cadre_store::StoreError;
 use cadre_store::rows::RunRow;
+
+use crate::placement::PlacementError;
 
 /// A refusal. Its text is fit for callers.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +81,14 @@ pub enum DomainError {
     /// was when it was looked up last.
     #[error("run {0} has not ended yet")]
     NotEnded(RunId, Option<Box<RunRow>>),
+    /// The session stays, because its sandbox could not be removed.
+    #[error("session {session_id} stays: its sandbox can't be removed now: {why}")]
+    SandboxStays {
+        /// The session.
+        session_id: SessionId,
+        /// Why.
+        why: PlacementError,
+    },
     /// The server is stopping.
     #[error("the server is stopping")]
     ShuttingDown,
@@ -110,6 +120,7 @@ impl DomainError {
             Self::QueueFull => ErrorCode::QueueFull,
             Self::NamespaceQueueFull(_) => ErrorCode::NamespaceQueueFull,
             Self::NamespaceFilesFull(_) => ErrorCode::NamespaceFilesFull,
+            Self::SandboxStays { .. } => ErrorCode::ClusterUnavailable,
             Self::NotEnded(..) | Self::ShuttingDown => ErrorCode::ShuttingDown,
             Self::Store(StoreError::Unavailable(_) | StoreError::Closed) => ErrorCode::DatabaseUnavailable,
             Self::Store(StoreError::MigrationRequired { .. }) => ErrorCode::MigrationRequired,

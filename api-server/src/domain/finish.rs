@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cadre_protocol::ids::{Epoch, RunId, SessionId};
+use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId};
 use cadre_protocol::run::{RunEnd, RunFailure, RunStatus};
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{EndedRun, EventChunk, Origin, RunRow, ServerEnd};
@@ -12,6 +12,7 @@ use super::Service;
 use super::scope::RunScope;
 use super::seat::Retired;
 use super::service::{Change, Inner, now_ms};
+use crate::placement::PlacementError;
 
 /// What the engine gets to notice a deadline by itself.
 const DEADLINE_GRACE: Duration = Duration::from_secs(2);
@@ -171,6 +172,26 @@ impl Service {
             return self.keep(session_id, retired);
         }
         self.place_is_free();
+    }
+
+    /// An idle session is about to be forgotten: its worker gets no further run, and is removed with its files.
+    pub(crate) async fn remove_worker(
+        &self,
+        session_id: &SessionId,
+        component: &ComponentRef,
+    ) -> Result<(), PlacementError> {
+        let retired = {
+            let mut board = self.board();
+            let idle = board.rest(session_id, component);
+            idle.and_then(|idle| board.retire(&idle))
+        };
+        let removed = self.0.placement.remove(session_id, component).await;
+        match (&removed, retired) {
+            (Ok(()), _) => self.place_is_free(),
+            (Err(_), Some(retired)) => self.keep(session_id, retired),
+            (Err(_), None) => {}
+        }
+        removed
     }
 
     /// A worker that was to be retired stays for a while, and takes what has come meanwhile.

@@ -1,15 +1,17 @@
 //! Sessions: making, finding, changing and ending them, with all that belongs to them.
 
-use std::time::Duration;
-
-use cadre_protocol::ids::SessionId;
+use cadre_protocol::ids::{ComponentRef, SessionId};
 use cadre_protocol::nesting;
 use cadre_protocol::run::RunMetrics;
 use cadre_store::rows::sessions::{NewSession, RunPage, SessionEdit, SessionFilter, SessionRuns};
-use cadre_store::rows::{Principal, RunDetail, SessionRow};
+use cadre_store::rows::{Ends, Principal, RunDetail, RunFilter, SessionRow};
+use futures::StreamExt as _;
 use serde_json::{Map, Value};
 
 use super::{DomainError, Service};
+
+/// Sandboxes whose removal is asked for at once.
+const REMOVED_AT_ONCE: usize = 16;
 
 impl Service {
     /// A session. `principal` limits it to its own.
@@ -86,35 +88,57 @@ impl Service {
         edited.ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
     }
 
-    /// Removes those of the sessions that are there, the caller's and idle, with their workers; answers them.
+    /// Removes those of the sessions that are there, the caller's and idle, with their workers and files; answers them.
     ///
     /// # Errors
-    /// The record's.
+    /// The record's. [`DomainError::SandboxStays`] when one of them has to stay; the others are gone.
     pub async fn delete_sessions(
         &self,
         ids: &[SessionId],
         principal: Option<&Principal>,
     ) -> Result<Vec<SessionId>, DomainError> {
-        let (mut own, mut components) = (Vec::new(), Vec::new());
+        let mut own = Vec::new();
         for id in ids {
             match self.session(id, principal).await {
-                Ok(session) => {
-                    own.push(id.clone());
-                    components.push(session.component);
-                }
+                Ok(session) => own.push((id.clone(), session.component)),
                 Err(DomainError::SessionNotFound(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        let removed = self.0.store.delete(&own).await?;
-        for (id, component) in own.iter().zip(&components).filter(|(id, _)| removed.contains(id)) {
-            // Without a component it has had no run, and so no worker.
-            let idle = component.as_ref().and_then(|component| self.board().rest(id, component));
-            if let Some(idle) = idle {
-                let _ = self.0.idle.send((Duration::ZERO, idle));
+        let cleared: Vec<_> = futures::stream::iter(own)
+            .map(|(id, component)| async move { (self.clear(&id, component.as_ref()).await, id) })
+            .buffered(REMOVED_AT_ONCE)
+            .collect()
+            .await;
+        let (mut idle, mut stays) = (Vec::new(), None);
+        for (cleared, id) in cleared {
+            match cleared {
+                Ok(true) => idle.push(id),
+                Ok(false) => {}
+                Err(error) => stays = stays.or(Some(error)),
             }
         }
-        Ok(removed)
+        let removed = self.0.store.delete(&idle).await?;
+        stays.map_or(Ok(removed), Err)
+    }
+
+    /// Removes an idle session's sandbox, and with it its files: before the session, so that none is left without one,
+    /// whatever happens in between, and nobody who takes the session's id gets them. False when one of its runs has not
+    /// ended. One that comes just then finds an empty workspace, as after any loss.
+    async fn clear(&self, id: &SessionId, component: Option<&ComponentRef>) -> Result<bool, DomainError> {
+        // Without a component it has had no run, and so no sandbox.
+        let Some(component) = component else { return Ok(true) };
+        let open = RunFilter { session_id: Some(id.clone()), ends: Ends::NoneYet, limit: 1, ..RunFilter::default() };
+        if self.0.store.list(open).await?.1 > 0 {
+            return Ok(false);
+        }
+        match self.remove_worker(id, component).await {
+            Ok(()) => Ok(true),
+            Err(why) => {
+                tracing::warn!(session_id = %id, error = %why, "a session stays: its sandbox can't be removed now");
+                Err(DomainError::SandboxStays { session_id: id.clone(), why })
+            }
+        }
     }
 }
 

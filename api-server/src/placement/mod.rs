@@ -61,6 +61,9 @@ pub trait Placement: Send + Sync {
     /// The session's worker is not needed any more.
     async fn retire(&self, session_id: &SessionId, component: &ComponentRef) -> Result<(), PlacementError>;
 
+    /// The session is about to be forgotten: its worker goes, with its files, wherever they are.
+    async fn remove(&self, session_id: &SessionId, component: &ComponentRef) -> Result<(), PlacementError>;
+
     /// What keeps a session from having a worker, in words; none when one is there, on its way or can be asked for.
     fn waits_for(&self, _wanted: &Wanted) -> Option<String> {
         None

@@ -148,6 +148,10 @@ impl Placement for ProcessPlacement {
         Ok(())
     }
 
+    async fn remove(&self, _session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
+        Ok(())
+    }
+
     fn events(&self) -> broadcast::Receiver<PlacementEvent> {
         self.pool.events.subscribe()
     }

@@ -230,13 +230,32 @@ impl SandboxPlacement {
     /// Whether the cluster has refused a Sandbox because another replica was there first: its incarnation only grows. What is
     /// there is then known.
     async fn is_behind(&self, refused_one: &Sandbox, key: &Key) -> Result<bool, PlacementError> {
-        let api: Api<Sandbox> = Api::namespaced(self.client.clone(), &key.0);
-        let Some(present) = api.get_opt(&key.1).await.map_err(refused)? else { return Ok(false) };
+        let Some(present) = self.look(key).await? else { return Ok(false) };
         let is_ahead = present.spec.incarnation > refused_one.spec.incarnation;
         if is_ahead {
             self.seen(DeserializeGuard(Ok(present)));
         }
         Ok(is_ahead)
+    }
+
+    /// Asks for a Sandbox, past what is watched.
+    async fn look(&self, key: &Key) -> Result<Option<Sandbox>, PlacementError> {
+        let api: Api<Sandbox> = Api::namespaced(self.client.clone(), &key.0);
+        api.get_opt(&key.1).await.map_err(refused)
+    }
+
+    /// Deletes a Sandbox; its pod, its volume and its policy follow. False when another one has its name.
+    async fn delete(&self, key: &Key, uid: Option<String>) -> Result<bool, PlacementError> {
+        let api: Api<Sandbox> = Api::namespaced(self.client.clone(), &key.0);
+        let preconditions = Some(Preconditions { uid, resource_version: None });
+        let is_another = match api.delete(&key.1, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
+            Ok(_) => false,
+            Err(kube::Error::Api(status)) if status.code == 404 => false,
+            Err(kube::Error::Api(status)) if status.code == 409 => true,
+            Err(error) => return Err(refused(error)),
+        };
+        self.state().known.remove(key);
+        Ok(!is_another)
     }
 
     /// The Sandbox that a pod belongs to, if all is as it must be.
@@ -341,15 +360,24 @@ impl Placement for SandboxPlacement {
             api.patch(&key.1, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(refused)?;
             return Ok(());
         }
-        let preconditions = Some(Preconditions { uid: sandbox.uid(), resource_version: None });
-        match api.delete(&key.1, &DeleteParams { preconditions, ..DeleteParams::default() }).await {
-            Ok(_) => {}
-            // Gone, or another one of that name.
-            Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => {}
-            Err(error) => return Err(refused(error)),
+        self.delete(&key, sandbox.uid()).await.map(drop)
+    }
+
+    async fn remove(&self, session_id: &SessionId, component: &ComponentRef) -> Result<(), PlacementError> {
+        let key = (component.namespace.clone(), sandbox_name(component, session_id));
+        let known = self.state().known.get(&key).cloned();
+        let sandbox = match known {
+            Some(sandbox) => Some(sandbox),
+            // The first list is not complete: what is not known may be there.
+            None if self.pending.load(Ordering::Acquire) > 0 => self.look(&key).await?.map(Arc::new),
+            None => None,
+        };
+        let is_its_own = |sandbox: &Arc<Sandbox>| sandbox.spec.session_id.as_deref() == Some(session_id.as_str());
+        let Some(sandbox) = sandbox.filter(is_its_own) else { return Ok(()) };
+        if self.delete(&key, sandbox.uid()).await? {
+            return Ok(());
         }
-        self.state().known.remove(&key);
-        Ok(())
+        Err(PlacementError::Unavailable("another sandbox has taken the session's place".to_owned()))
     }
 
     fn events(&self) -> broadcast::Receiver<PlacementEvent> {

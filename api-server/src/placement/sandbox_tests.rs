@@ -11,18 +11,23 @@ fn placement() -> Arc<SandboxPlacement> {
 
 /// The same with at most so many Sandboxes.
 fn placement_of(max_sandboxes: u32) -> Arc<SandboxPlacement> {
-    placement_in(max_sandboxes, |_| (500, "{}".to_owned()))
+    placement_in(max_sandboxes, |_, _| (500, "{}".to_owned()))
 }
 
-/// The same in a cluster that answers so.
-fn placement_in<F>(max_sandboxes: u32, answer: F) -> Arc<SandboxPlacement>
-where
-    F: Fn(&http::Request<kube::client::Body>) -> (u16, String) + Clone + Send + 'static,
-{
+/// A cluster whose answers (status, body) to requests (method and path, body) the test gives.
+fn placement_in(
+    max_sandboxes: u32,
+    answer: impl Fn(String, serde_json::Value) -> (u16, String) + Clone + Send + Sync + 'static,
+) -> Arc<SandboxPlacement> {
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
-        let (status, body) = answer(&request);
-        let body = Full::new(bytes::Bytes::from(body));
-        async move { Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).unwrap()) }
+        let answer = answer.clone();
+        async move {
+            let what = format!("{} {}", request.method(), request.uri().path());
+            let sent = request.into_body().collect_bytes().await.unwrap();
+            let (status, body) = answer(what, serde_json::from_slice(&sent).unwrap_or_default());
+            let body = Full::new(bytes::Bytes::from(body));
+            Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).unwrap())
+        }
     });
     let client = Client::new(service, "default");
     let stop = CancellationToken::new();
@@ -118,13 +123,16 @@ async fn a_replica_that_comes_late_takes_what_the_first_one_made() {
     present.spec.incarnation = u32::MAX;
     let (patches, present) = (Arc::new(AtomicUsize::new(0)), serde_json::to_string(&present).unwrap());
     let counted = patches.clone();
-    let placement = placement_in(0, move |request| {
-        if request.method() == http::Method::GET {
+    let placement = placement_in(0, move |asked, _| {
+        if asked.starts_with("GET ") {
             return (200, present.clone());
         }
         counted.fetch_add(1, Ordering::AcqRel);
         let message = "Sandbox is invalid: spec: incarnation only grows";
-        (422, serde_json::json!({"status": "Failure", "message": message, "reason": "Invalid", "code": 422}).to_string())
+        (
+            422,
+            serde_json::json!({"status": "Failure", "message": message, "reason": "Invalid", "code": 422}).to_string(),
+        )
     });
     let key = ("team".to_owned(), first.name_any());
     placement.seen(DeserializeGuard(Ok(first)));
@@ -219,4 +227,73 @@ async fn a_namespace_with_all_its_sandboxes_waits_and_another_does_not() {
     by_hand.spec.session_id = None;
     placement.seen(DeserializeGuard(Ok(by_hand)));
     assert!(placement.waits_for(&third).is_none());
+}
+
+/// What a cluster was asked: method and path, and body.
+type Asked = Arc<Mutex<Vec<(String, serde_json::Value)>>>;
+
+/// A cluster that always answers the same, and what it is asked.
+fn asked(status: u16, body: serde_json::Value) -> (Arc<SandboxPlacement>, Asked) {
+    let asked = Asked::default();
+    let noted = asked.clone();
+    let placement = placement_in(0, move |what, sent| {
+        // The watches of a placement that has stopped ask nothing; what else is asked is noted.
+        noted.lock().unwrap().push((what, sent));
+        (status, body.to_string())
+    });
+    (placement, asked)
+}
+
+#[tokio::test]
+async fn a_forgotten_session_leaves_no_sandbox_whatever_becomes_of_its_files_else() {
+    for mode in [OperatingMode::Running, OperatingMode::Suspended] {
+        let (placement, asked) = asked(200, serde_json::json!({"kind": "Status", "status": "Success"}));
+        let mut sandbox = made(&placement, "u1", "p1");
+        sandbox.spec.template.workspace.persistence = Persistence::Volume;
+        sandbox.spec.operating_mode = mode;
+        placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+        let Wanted { session_id, component } = wanted();
+        placement.remove(&session_id, &component).await.unwrap();
+        let path = format!("DELETE /apis/cadre.dev/v1alpha1/namespaces/team/sandboxes/{}", sandbox.name_any());
+        let asked = asked.lock().unwrap();
+        let [(what, sent)] = asked.as_slice() else { panic!("{asked:?}") };
+        assert_eq!((what, &sent["preconditions"]), (&path, &serde_json::json!({"uid": "u1"})));
+    }
+}
+
+#[tokio::test]
+async fn only_the_sandbox_of_the_session_is_removed() {
+    let (placement, asked) = asked(200, serde_json::json!({"kind": "Status", "status": "Success"}));
+    let mut of_another = made(&placement, "u1", "p1");
+    of_another.spec.session_id = Some("another".into());
+    placement.seen(DeserializeGuard(Ok(of_another)));
+    let Wanted { session_id, component } = wanted();
+    placement.remove(&session_id, &component).await.unwrap();
+    let other = SessionId::new("never seen").unwrap();
+    placement.remove(&other, &component).await.unwrap();
+    assert!(asked.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_not_listed_yet_is_looked_for() {
+    let fresh = placement();
+    let sandbox = made(&fresh, "u1", "p1");
+    let (placement, asked) = asked(200, serde_json::to_value(&sandbox).unwrap());
+    placement.pending.store(1, Ordering::Release);
+    let Wanted { session_id, component } = wanted();
+    placement.remove(&session_id, &component).await.unwrap();
+    let methods: Vec<_> =
+        asked.lock().unwrap().iter().map(|(what, _)| what.split(' ').next().unwrap().to_owned()).collect();
+    assert_eq!(methods, ["GET", "DELETE"]);
+}
+
+#[tokio::test]
+async fn a_sandbox_that_can_not_be_removed_is_no_success() {
+    let failure = |code: u16| serde_json::json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x", "message": "x"});
+    for (code, is_gone) in [(404, true), (409, false), (403, false), (500, false)] {
+        let (placement, _) = asked(code, failure(code));
+        placement.seen(DeserializeGuard(Ok(made(&placement, "u1", "p1"))));
+        let Wanted { session_id, component } = wanted();
+        assert_eq!(placement.remove(&session_id, &component).await.is_ok(), is_gone, "{code}");
+    }
 }

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{Binding, Unbound};
-use super::calls::{self, Call, Calls, Tool, TooLarge};
+use super::calls::{self, Call, Calls, TooLarge, Tool};
 use super::{WorkerPort, appender};
 use crate::auth::pod::Caller;
 use crate::domain::lease::Arrival;

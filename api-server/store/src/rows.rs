@@ -408,6 +408,18 @@ pub struct ModelCallFact {
     pub at_ms: u64,
 }
 
+/// Which runs to list by their ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Ends {
+    /// All.
+    #[default]
+    Any,
+    /// Those that have not ended.
+    NoneYet,
+    /// Those that have not ended, or ended then (Unix milliseconds) or later.
+    NoneBefore(u64),
+}
+
 /// Which runs to list.
 #[derive(Debug, Clone, Default)]
 pub struct RunFilter {
@@ -419,6 +431,8 @@ pub struct RunFilter {
     pub session_id: Option<SessionId>,
     /// Status.
     pub status: Option<RunStatus>,
+    /// Ends.
+    pub ends: Ends,
     /// Only those made by Run objects.
     pub run_objects_only: bool,
     /// Rows to skip.

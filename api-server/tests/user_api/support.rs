@@ -280,6 +280,9 @@ impl Placement for Nothing {
     async fn retire(&self, _: &SessionId, _: &ComponentRef) -> Result<(), PlacementError> {
         Ok(())
     }
+    async fn remove(&self, _: &SessionId, _: &ComponentRef) -> Result<(), PlacementError> {
+        Ok(())
+    }
     fn events(&self) -> broadcast::Receiver<PlacementEvent> {
         self.0.subscribe()
     }

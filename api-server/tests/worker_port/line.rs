@@ -1,7 +1,12 @@
 //! The line of a session, and slots.
 
-use cadre_api::domain::{DomainError, Submit};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cadre_api::domain::upkeep::Retention;
+use cadre_api::domain::{DomainError, Limits, Submit};
 use cadre_protocol::ids::SessionId;
+use cadre_protocol::problem::ErrorCode;
 use cadre_protocol::run::RunStatus;
 use cadre_protocol::worker::ServerFrame;
 use cadre_store::rows::{IdempotencyKey, Origin};
@@ -117,18 +122,42 @@ spec: {modelRef: {name: echo}, sandbox: {warmSeconds: 0}}
 }
 
 #[tokio::test]
-async fn a_deleted_session_takes_its_worker_with_it() {
+async fn a_deleted_session_takes_its_sandbox_with_it() {
     let rig = rig().await;
+    let session = SessionId::new("s").unwrap();
+    let sessions = std::slice::from_ref(&session);
+    rig.submit("helper", Some("s")).await;
+    let mut worker = rig.worker("of-s").await;
+    let assignment = worker.assignment().await;
+    let delete = async || rig.service.delete_sessions(sessions, Some(&principal())).await;
+    assert_eq!(delete().await.unwrap(), []);
+    assert!(rig.notes.removed.lock().unwrap().is_empty(), "its run has not ended");
+    worker.finish(&assignment).await;
+    rig.status(&assignment.run_id, RunStatus::Completed).await;
+    // A session whose sandbox stays must stay, or nobody would ever remove that.
+    rig.notes.keeps.store(true, Ordering::Release);
+    assert_eq!(delete().await.unwrap_err().code(), ErrorCode::ClusterUnavailable);
+    assert!(rig.service.session(&session, None).await.is_ok());
+    rig.notes.keeps.store(false, Ordering::Release);
+    // The agent need not be there any more.
+    std::fs::write(rig.folder.path().join("all.yaml"), "").unwrap();
+    rig.catalog.reload().unwrap();
+    assert_eq!(delete().await.unwrap(), sessions);
+    assert_eq!(*rig.notes.removed.lock().unwrap(), sessions);
+    assert!(rig.service.session(&session, None).await.is_err());
+}
+
+#[tokio::test]
+async fn a_session_that_is_too_old_takes_its_sandbox_with_it() {
+    let retention = Retention { runs: Some(Duration::ZERO), ..Retention::default() };
+    let rig = rig_with(memory().await, Limits { retention, ..limits() }).await;
     rig.submit("helper", Some("s")).await;
     let mut worker = rig.worker("of-s").await;
     let assignment = worker.assignment().await;
     worker.finish(&assignment).await;
     rig.status(&assignment.run_id, RunStatus::Completed).await;
-    let session = SessionId::new("s").unwrap();
-    let sessions = std::slice::from_ref(&session);
-    let removed = rig.service.delete_sessions(sessions, Some(&principal())).await.unwrap();
-    assert_eq!(removed, sessions);
-    until("its worker is retired", || rig.notes.retired.lock().unwrap().contains(&session)).await;
+    rig.service.forget(rig.service.now_ms() + 1000).await.unwrap();
+    assert_eq!(*rig.notes.removed.lock().unwrap(), [SessionId::new("s").unwrap()]);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -72,6 +72,9 @@ spec: {modelRef: {name: absent}}
 pub struct Notes {
     pub wanted: Mutex<Vec<Wanted>>,
     pub retired: Mutex<Vec<SessionId>>,
+    pub removed: Mutex<Vec<SessionId>>,
+    /// Whether nothing can be removed.
+    pub keeps: AtomicBool,
     pub lost: Mutex<Vec<WorkerId>>,
     /// How many sessions may have workers at once.
     pub places: AtomicUsize,
@@ -98,6 +101,14 @@ impl Placement for Notes {
 
     async fn retire(&self, session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
         self.retired.lock().unwrap().push(session_id.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
+        if self.keeps.load(Ordering::Acquire) {
+            return Err(PlacementError::Unavailable("nobody answers".to_owned()));
+        }
+        self.removed.lock().unwrap().push(session_id.clone());
         Ok(())
     }
 
@@ -213,6 +224,8 @@ async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces
     let notes = Arc::new(Notes {
         wanted: Mutex::default(),
         retired: Mutex::default(),
+        removed: Mutex::default(),
+        keeps: AtomicBool::new(false),
         lost: Mutex::default(),
         places: AtomicUsize::new(usize::MAX),
         events: broadcast::Sender::new(16),

@@ -8,7 +8,7 @@ use crate::db::{Db, DbError, Row, Val, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::Snapshots;
 use crate::ops::{pause, start};
-use crate::rows::{AgentLoad, EventChunk, QueueStats, RunDetail, RunFilter, RunRow, Waiting};
+use crate::rows::{AgentLoad, Ends, EventChunk, QueueStats, RunDetail, RunFilter, RunRow, Waiting};
 
 const RUN: &str = concat!("select ", run_columns!(), ", r.seq from runs r where r.run_id = ?1");
 const RUN_OF_OBJECT: &str =
@@ -149,6 +149,14 @@ pub fn list(db: &mut dyn Db, filter: &RunFilter) -> Result<(Vec<RunRow>, u64), D
         // Names the partial index that has such rows.
         let open = if status.is_terminal() { "r.finished_at_ms is not null" } else { "r.finished_at_ms is null" };
         clauses.push(open.into());
+    }
+    match filter.ends {
+        Ends::Any => {}
+        Ends::NoneYet => clauses.push("r.finished_at_ms is null".into()),
+        Ends::NoneBefore(at_ms) => {
+            values.push(Val::from(at_ms));
+            clauses.push(format!("(r.finished_at_ms is null or r.finished_at_ms >= ?{})", values.len()));
+        }
     }
     if filter.run_objects_only {
         clauses.push("r.object_uid is not null".into());

@@ -2,7 +2,7 @@
 
 use cadre_protocol::ids::ComponentRef;
 use cadre_protocol::run::RunStatus;
-use cadre_store::rows::{NewRun, Origin, Principal, RunFilter};
+use cadre_store::rows::{Ends, NewRun, Origin, Principal, RunFilter};
 
 use super::Database;
 use super::fixtures::*;
@@ -24,7 +24,12 @@ pub async fn lists_are_filtered_and_counted(database: &impl Database) {
     assert_eq!(ids(page).await, (vec![other.run_id.clone(), waits.clone()], 4));
     let mine = RunFilter { principal: Some(principal()), session_id: Some(session("s")), ..all.clone() };
     assert_eq!(ids(mine.clone()).await, (vec![waits.clone(), done.clone()], 2));
-    assert_eq!(ids(RunFilter { status: Some(RunStatus::Completed), ..mine }).await, (vec![done], 1));
+    assert_eq!(ids(RunFilter { status: Some(RunStatus::Completed), ..mine.clone() }).await, (vec![done.clone()], 1));
+    assert_eq!(ids(RunFilter { ends: Ends::NoneYet, ..mine.clone() }).await, (vec![waits.clone()], 1));
+    let ended_at = store.run(&done).await.unwrap().unwrap().finished_at_ms.unwrap();
+    let since = async |at_ms| ids(RunFilter { ends: Ends::NoneBefore(at_ms), ..mine.clone() }).await;
+    assert_eq!(since(ended_at).await, (vec![waits.clone(), done], 2));
+    assert_eq!(since(ended_at + 1).await, (vec![waits], 1));
     let component = Some(ComponentRef::agent("default", "other"));
     assert_eq!(ids(RunFilter { component, ..all.clone() }).await, (vec![of_other_agent.run_id], 1));
     assert_eq!(ids(RunFilter { run_objects_only: true, ..all }).await, (vec![], 0));
