@@ -1,7 +1,8 @@
 //! The operator's view of the API server: submission of Run objects, and the feed of what status is made from.
 //!
 //! Worker port, `/operator/v1/…`, for the operator's ServiceAccount only. The feed is one long-lived
-//! response of JSON lines: first everything that is known, then `Synced`, then changes.
+//! response of JSON lines: first everything that is known (of runs: those that have not ended, or ended a moment ago), then
+//! `Synced`, then changes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -9,7 +10,8 @@ use serde_json::{Map, Value};
 use crate::event::EventMetrics;
 use crate::run::{RunFailure, RunStatus};
 
-/// `POST`: submits a Run object. Answers the run's state, the first time and any later time.
+/// `POST`: submits a Run object. Answers the run's state, the first time and any later time. Below it, `GET
+/// /{namespace}/{uid}` answers the state of a run that is there.
 pub const RUNS_PATH: &str = "/operator/v1/runs";
 /// `GET`: the feed.
 pub const FEED_PATH: &str = "/operator/v1/feed";

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cadre_protocol::feed::IsolationReport;
 use cadre_protocol::ids::{ComponentRef, RunId, WorkerId};
 use cadre_store::Store;
-use cadre_store::rows::{Principal, QueueStats, RunDetail, RunFilter, RunRow};
+use cadre_store::rows::{Ends, Principal, QueueStats, RunDetail, RunFilter, RunRow};
 use cadre_store::workers::ReplicaId;
 use tokio::sync::{Notify, broadcast, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -64,6 +64,8 @@ pub struct Limits {
     pub beat_every: Duration,
     /// How long a run may take to obey a cancel or its deadline before the server ends it.
     pub obey_grace: Duration,
+    /// How long the operator is told of a run of a Run object after its end when it connects. Later it asks for it.
+    pub ended_runs_told: Duration,
     /// How long things are kept.
     pub retention: Retention,
 }
@@ -82,6 +84,7 @@ impl Default for Limits {
             return_time: Duration::from_secs(15),
             beat_every: Duration::from_secs(2),
             obey_grace: Duration::from_secs(10),
+            ended_runs_told: Duration::from_secs(600),
             retention: Retention::default(),
         }
     }
@@ -290,6 +293,18 @@ impl Service {
     /// The record's.
     pub async fn list(&self, filter: RunFilter) -> Result<(Vec<RunRow>, u64), DomainError> {
         Ok(self.0.store.list(filter).await?)
+    }
+
+    /// A page of the runs of Run objects that an operator has to be told of at `now_ms`: those that have not ended, and
+    /// those that ended a moment ago.
+    ///
+    /// # Errors
+    /// The record's.
+    pub async fn runs_to_tell(&self, now_ms: u64, offset: u64, limit: u64) -> Result<Vec<RunRow>, DomainError> {
+        let told = u64::try_from(self.0.limits.ended_runs_told.as_millis()).unwrap_or(u64::MAX);
+        let ends = Ends::NoneBefore(now_ms.saturating_sub(told));
+        let filter = RunFilter { run_objects_only: true, ends, offset, limit, ..RunFilter::default() };
+        Ok(self.list(filter).await?.0)
     }
 
     /// Counts of runs.

@@ -36,6 +36,7 @@ pub fn router(state: WorkerState) -> Router {
     Router::new()
         .route(LINK_PATH, get(open_link))
         .route(RUNS_PATH, post(operator_port::submit::submit))
+        .route(&format!("{RUNS_PATH}/{{namespace}}/{{uid}}"), get(operator_port::look::look))
         .route(&format!("{RUNS_PATH}/{{namespace}}/{{uid}}/cancel"), post(operator_port::cancel::cancel))
         .route(FEED_PATH, get(operator_port::feed::follow))
         .fallback(|| async { problem(ErrorCode::NotFound, "not found") })

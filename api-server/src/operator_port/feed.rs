@@ -1,4 +1,6 @@
-//! `GET /operator/v1/feed`: what status is made from, as JSON lines: everything known, `Synced`, then changes.
+//! `GET /operator/v1/feed`: what status is made from, as JSON lines: everything known, `Synced`, then changes. Of runs that
+//! ended longer ago than [`Limits::ended_runs_told`](crate::domain::Limits) nothing is said: the operator asks for those that
+//! it still needs ([`super::look`]).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use cadre_protocol::feed::{AgentReport, CredentialReport, FeedItem, IsolationRep
 use cadre_protocol::ids::RunId;
 use cadre_protocol::run::RunStatus;
 use cadre_store::approvals::ApprovalRow;
-use cadre_store::rows::{RunFilter, RunRow};
+use cadre_store::rows::RunRow;
 use futures::Stream;
 use http::header;
 use tokio::sync::broadcast::Receiver;
@@ -66,10 +68,9 @@ fn lines(feed: Feed) -> impl Stream<Item = Result<Bytes, DomainError>> + Send + 
         let mut changes = feed.service.changes();
         let mut catalog = feed.service.catalog().changes();
         let mut told = Told::default();
-        let mut offset = 0;
+        let (now_ms, mut offset) = (feed.service.now_ms(), 0);
         loop {
-            let filter = RunFilter { run_objects_only: true, offset, limit: PAGE, ..RunFilter::default() };
-            let (runs, _) = feed.service.list(filter).await?;
+            let runs = feed.service.runs_to_tell(now_ms, offset, PAGE).await?;
             let (count, items) = (runs.len() as u64, feed.runs(&runs).await?);
             yield encode(&items);
             if count < PAGE {

@@ -4,6 +4,7 @@
 
 pub mod cancel;
 pub mod feed;
+pub mod look;
 pub mod report;
 pub mod submit;
 

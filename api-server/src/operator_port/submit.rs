@@ -16,6 +16,9 @@ use crate::auth::pod::Caller;
 use crate::domain::{DomainError, NewFile, Submit};
 use crate::listen::worker::{WorkerState, problem};
 
+/// The answer to a session that is not the namespace's.
+const FOREIGN: &str = "spec.session.id: Run objects of this namespace can't join this session: name another, or none";
+
 /// Submits; answers the run's state, the first time and any later time.
 pub async fn submit(
     State(state): State<WorkerState>,
@@ -42,6 +45,8 @@ pub async fn submit(
         Err(error @ DomainError::OtherAgentsSession(_)) => {
             problem(ErrorCode::Validation, &format!("spec.session.id: {error}"))
         }
+        // The object is immutable: no later try can have another session. Whose it is stays unsaid.
+        Err(DomainError::ForeignSession) => problem(ErrorCode::Validation, FOREIGN),
         Err(error) => refusal(&error),
     }
 }

@@ -1,6 +1,10 @@
 //! The operator's door: Run objects in, reports out.
 
+use std::time::Duration;
+
+use cadre_api::domain::Limits;
 use cadre_protocol::feed::{FeedItem, RunReport, SubmitRun};
+use cadre_protocol::ids::RunId;
 use cadre_protocol::run::RunStatus;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
@@ -100,7 +104,8 @@ async fn a_run_object_of_one_agent_joins_no_session_of_another() {
 
 #[tokio::test]
 async fn a_run_object_is_submitted_once_and_reported() {
-    let rig = rig().await;
+    // Workers end their runs by their own clocks, and these here have one that hardly moves.
+    let rig = rig_with(memory().await, Limits { ended_runs_told: Duration::MAX, ..limits() }).await;
     let mut lines = Lines::follow(&rig).await;
     let mut credentials = 0;
     loop {
@@ -134,6 +139,48 @@ async fn a_run_object_is_submitted_once_and_reported() {
     };
     assert_eq!((load.name.as_str(), load.active_runs, load.queued_runs), ("helper", 0, 0));
     assert_eq!(load.last_run, Some((first.run_id, RunStatus::Completed)));
+}
+
+#[tokio::test]
+async fn of_runs_that_ended_long_ago_nothing_is_told_but_to_who_asks() {
+    let rig = rig_with(memory().await, Limits { ended_runs_told: Duration::ZERO, ..limits() }).await;
+    let submit = async |uid| report(send(&rig, "POST", "/operator/v1/runs", Some(object(uid, "helper"))).await).await;
+    let old = submit("old").await;
+    send(&rig, "POST", "/operator/v1/runs/default/old/cancel", None).await;
+    let open = submit("open").await;
+    // The clock must have moved on from the end.
+    let ended_at = rig.service.run(&RunId::new(&*old.run_id).unwrap(), None).await.unwrap().finished_at_ms.unwrap();
+    until("time goes on", || rig.service.now_ms() > ended_at).await;
+    let mut lines = Lines::follow(&rig).await;
+    let mut told = Vec::new();
+    loop {
+        match lines.next().await {
+            FeedItem::Run(report) => told.push(report.run_id),
+            FeedItem::Synced {} => break,
+            _ => {}
+        }
+    }
+    assert_eq!(told, [open.run_id]);
+    let looked = report(send(&rig, "GET", "/operator/v1/runs/default/old", None).await).await;
+    assert_eq!((looked.run_id, looked.status), (old.run_id.clone(), RunStatus::Cancelled));
+    for path in ["/operator/v1/runs/default/absent", "/operator/v1/runs/other/old"] {
+        assert_eq!(send(&rig, "GET", path, None).await.status(), 404);
+    }
+    // Submitted again, it is that run all the same.
+    assert_eq!(submit("old").await.run_id, old.run_id);
+}
+
+#[tokio::test]
+async fn a_run_object_can_not_join_the_session_of_somebody_else() {
+    let rig = rig().await;
+    rig.submit("helper", Some("theirs")).await;
+    let mut run = object("u3", "helper");
+    run["session_id"] = json!("theirs");
+    let response = send(&rig, "POST", "/operator/v1/runs", Some(run)).await;
+    assert_eq!(response.status(), 422);
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let problem: Value = serde_json::from_slice(&bytes).unwrap();
+    assert!(problem["detail"].as_str().unwrap().starts_with("spec.session.id: "), "{problem}");
 }
 
 #[tokio::test]

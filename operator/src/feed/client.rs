@@ -77,6 +77,19 @@ impl ApiClient {
         self.send(request).await?.json().await.map_err(FeedError::Connection)
     }
 
+    /// The run of a Run object, or none when the API server knows no such run.
+    ///
+    /// # Errors
+    /// When it was refused or there was no answer.
+    pub async fn look(&self, namespace: &str, uid: &str) -> Result<Option<RunReport>, FeedError> {
+        let path = format!("{RUNS_PATH}/{namespace}/{uid}");
+        match self.send(self.http.get(self.url(&path)).timeout(ANSWER)).await {
+            Ok(response) => response.json().await.map(Some).map_err(FeedError::Connection),
+            Err(FeedError::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Cancels the run of a Run object; its state, or none when the API server knows no such run.
     ///
     /// # Errors
@@ -84,7 +97,7 @@ impl ApiClient {
     pub async fn cancel(&self, namespace: &str, uid: &str) -> Result<Option<RunReport>, FeedError> {
         let path = format!("{RUNS_PATH}/{namespace}/{uid}/{CANCEL_SUFFIX}");
         match self.send(self.http.post(self.url(&path)).timeout(ANSWER)).await {
-            Ok(response) => Ok(response.json().await.ok()),
+            Ok(response) => response.json().await.map(Some).map_err(FeedError::Connection),
             Err(FeedError::Refused { status: 404 | 409, .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -139,7 +139,13 @@ impl FeedState {
         inner.reports.runs.entry(report.uid.clone()).or_insert_with(|| Arc::new(report));
     }
 
-    /// Forgets a run whose object is gone and which has ended.
+    /// Forgets those of the runs that have ended of which nobody needs to know any more.
+    pub fn forget_ended(&self, is_superfluous: impl Fn(&RunReport) -> bool) {
+        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        inner.reports.runs.retain(|_, run| !run.status.is_terminal() || !is_superfluous(run));
+    }
+
+    /// Forgets a run that has ended, once its object is gone or says so.
     pub fn forget_run(&self, uid: &str) {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         if inner.reports.runs.get(uid).is_some_and(|run| run.status.is_terminal()) {
@@ -232,6 +238,7 @@ fn gone<V>(
 #[cfg(test)]
 mod tests {
     use cadre_protocol::feed::CredentialState;
+    use cadre_protocol::run::RunStatus;
 
     use super::*;
 
@@ -243,6 +250,32 @@ mod tests {
             state,
             message: String::new(),
         })
+    }
+
+    fn run(uid: &str, status: RunStatus) -> FeedItem {
+        let report = serde_json::json!({
+            "uid": uid, "namespace": "team", "name": uid, "run_id": uid, "session_id": "s", "status": status,
+            "attempts": 1,
+        });
+        FeedItem::Run(serde_json::from_value(report).unwrap())
+    }
+
+    #[test]
+    fn ended_runs_are_forgotten_and_open_ones_are_not() {
+        let state = FeedState::default();
+        for (uid, status) in [
+            ("a", RunStatus::Completed),
+            ("b", RunStatus::Running),
+            ("c", RunStatus::Error),
+            ("d", RunStatus::Cancelled),
+        ] {
+            state.take(run(uid, status));
+        }
+        state.forget_run("a");
+        state.forget_run("b");
+        state.forget_ended(|run| run.uid != "d");
+        let left = ["a", "b", "c", "d"].map(|uid| state.run(uid).is_some());
+        assert_eq!(left, [false, true, false, true]);
     }
 
     fn drain(changes: &mut broadcast::Receiver<Subject>) -> Vec<Subject> {

@@ -32,6 +32,7 @@ pub async fn follow(
             () = stop.cancelled() => return,
             Some(meta) = deleted.recv() => object_deleted(&shared, &meta).await,
             _ = sweep.tick() => {
+                shared.feed.forget_ended(|run| is_orphan(&caches, run));
                 for run in shared.feed.unfinished() {
                     if is_orphan(&caches, &run) {
                         cancel(&shared, &run.namespace, &run.uid).await;

@@ -50,9 +50,8 @@ impl Controller {
             return View::Reported(report);
         }
         let namespace = run.namespace().unwrap_or_default();
-        if old.run_id.is_some() && !self.shared.feed.is_synced() {
-            // It was submitted before this replica led; the feed will tell.
-            return View::Unchanged;
+        if old.run_id.is_some() {
+            return self.look_again(&namespace, &uid).await;
         }
         if run.spec.cancel {
             return self.cancel_unsubmitted(&namespace, &uid).await;
@@ -61,6 +60,24 @@ impl Controller {
             return View::AgentMissing;
         }
         self.submit(run).await
+    }
+
+    /// A run that was submitted and that the feed does not speak of: not yet, or because it ended long ago.
+    async fn look_again(&self, namespace: &str, uid: &str) -> View {
+        if !self.shared.feed.is_synced() {
+            return View::Unchanged;
+        }
+        match self.shared.api.look(namespace, uid).await {
+            Ok(Some(report)) => {
+                self.shared.feed.submitted(report.clone());
+                View::Reported(Arc::new(report))
+            }
+            Ok(None) => View::Forgotten,
+            Err(error) => {
+                tracing::warn!(namespace, uid, error = %chain(&error), "could not ask for a run; it is tried again");
+                View::Unchanged
+            }
+        }
     }
 
     async fn submit(&self, run: &Run) -> View {
@@ -102,6 +119,7 @@ impl Controller {
     /// What is left to do for a run that has ended: delete the object when its time has come.
     async fn expire(&self, run: &Run, status: &RunStatus) -> Result<Outcome, Error> {
         let uid = run.uid().unwrap_or_default();
+        self.shared.feed.forget_run(&uid);
         self.cancelled.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         let Some(left) = status::time_left(run, status, &now()) else { return Ok(Outcome::default()) };
         if !left.is_zero() {
@@ -138,7 +156,8 @@ impl Reconciler for Controller {
         let urgency = if status::differ_in_stage(&old, &new) { Urgency::Now } else { Urgency::Paced };
         let (written, wait) = self.shared.write::<Run>(&run.metadata, &old, &new, urgency).await?;
         let stories = if written == Written::Yes { stories(&old, &new) } else { Vec::new() };
-        let retry = matches!(view, View::Waiting(_) | View::AgentMissing).then_some(RETRY);
+        let waits = matches!(view, View::Waiting(_) | View::AgentMissing | View::Unchanged);
+        let retry = waits.then_some(RETRY);
         let left = is_true(&new.conditions, FINISHED).then(|| status::time_left(run, &new, &now())).flatten();
         Ok(Outcome { again: [wait, retry, left].into_iter().flatten().min(), stories })
     }

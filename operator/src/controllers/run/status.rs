@@ -22,6 +22,8 @@ pub enum View {
     Reported(Arc<RunReport>),
     /// The API server has it and has yet to tell.
     Unchanged,
+    /// The API server had it and has it no more.
+    Forgotten,
     /// There is no such Agent.
     AgentMissing,
     /// The API server can't take it now.
@@ -31,6 +33,9 @@ pub enum View {
     /// It was cancelled before it was submitted.
     NeverRan,
 }
+
+/// It may have done its work, so it is not submitted again.
+const FORGOTTEN: &str = "the API server has this run no more: it was removed before its end was seen here";
 
 /// Where a run stands in its life: what the conditions are made from.
 struct Stage {
@@ -56,6 +61,10 @@ pub fn observe(old: &RunStatus, view: &View, generation: i64, now: &Time) -> Run
         View::Rejected(why) => {
             status.error = Some(RunError { kind: "rejected".into(), message: why.clone() });
             ended(RunPhase::Failed, Reason::Rejected, why)
+        }
+        View::Forgotten => {
+            status.error = Some(RunError { kind: "forgotten".into(), message: FORGOTTEN.into() });
+            ended(RunPhase::Failed, Reason::Failed, FORGOTTEN)
         }
         View::NeverRan => ended(RunPhase::Cancelled, Reason::Cancelled, "cancelled before it was submitted"),
     };
@@ -261,6 +270,7 @@ mod tests {
             (reported(ApiStatus::Error), RunPhase::Failed, "Failed", bad),
             (reported(ApiStatus::Cancelled), RunPhase::Cancelled, "Cancelled", bad),
             (View::Rejected("no".into()), RunPhase::Failed, "Rejected", bad),
+            (View::Forgotten, RunPhase::Failed, "Failed", bad),
             (View::NeverRan, RunPhase::Cancelled, "Cancelled", bad),
         ] {
             let status = observe(&RunStatus::default(), &view, 4, &now);
