@@ -4,6 +4,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use cadre_crds::common::conditions::{FINISHED, is_true};
 use cadre_crds::{agent::Agent, model::Model, run::Run, sandbox::Sandbox};
 use futures::StreamExt;
 use k8s_openapi::NamespaceResourceScope;
@@ -24,6 +25,7 @@ use crate::driver::Guarded;
 use crate::feed::state::{Name, Subject};
 use crate::objects::labels;
 use crate::pods::{self, Pods};
+use crate::written::Written;
 
 /// Objects of one kind that must be looked at.
 pub type Receiver<K> = UnboundedReceiver<ObjectRef<Guarded<K>>>;
@@ -74,6 +76,8 @@ pub struct Caches {
     pub claims: Store<PersistentVolumeClaim>,
     /// Pods that the operator made.
     pub pods: Pods,
+    /// What the operator wrote and the caches may lack.
+    pub written: Written,
     queues: Queues,
     namespace: Option<String>,
 }
@@ -83,7 +87,7 @@ struct Queues {
     agents: Queue<Agent>,
     runs: Queue<Run>,
     sandboxes: Queue<Sandbox>,
-    /// Run objects that were deleted.
+    /// Run objects that were deleted before their status told an end.
     deleted_runs: UnboundedSender<ObjectMeta>,
 }
 
@@ -97,7 +101,7 @@ pub struct Receivers {
     pub runs: Receiver<Run>,
     /// Sandboxes.
     pub sandboxes: Receiver<Sandbox>,
-    /// Run objects that were deleted.
+    /// Run objects that were deleted before their status told an end.
     pub deleted_runs: UnboundedReceiver<ObjectMeta>,
 }
 
@@ -129,6 +133,7 @@ pub fn start(
         accounts: account_store,
         claims: claim_store,
         pods: Pods::default(),
+        written: Written::default(),
         queues: Queues {
             models: model_queue,
             agents: agent_queue,
@@ -204,8 +209,14 @@ impl Watches<'_> {
         let take = move |event: Event<K>| {
             writer.apply_watcher_event(&event);
             match &event {
-                Event::Apply(child) | Event::Delete(child) => caches.child_changed(child.meta()),
-                Event::InitDone => caches.queues.sandboxes.push_all(&caches.sandboxes),
+                Event::Apply(child) | Event::Delete(child) => {
+                    caches.written.seen(child);
+                    caches.child_changed(child.meta());
+                }
+                Event::InitDone => {
+                    caches.written.all_seen();
+                    caches.queues.sandboxes.push_all(&caches.sandboxes);
+                }
                 Event::Init | Event::InitApply(_) => {}
             }
         };
@@ -363,6 +374,7 @@ impl Caches {
     fn run_changed(&self, event: &Event<Guarded<Run>>) {
         match event {
             Event::Apply(run) => self.queues.runs.push_meta(run.meta()),
+            Event::Delete(run) if has_finished(run) => {}
             Event::Delete(run) => {
                 let _ = self.queues.deleted_runs.send(run.meta().clone());
             }
@@ -393,6 +405,12 @@ impl Caches {
             }
         }
     }
+}
+
+/// Whether a Run's status tells its end: nothing is left to be done for it.
+fn has_finished(run: &Guarded<Run>) -> bool {
+    let status = run.0.as_ref().ok().and_then(|run| run.status.as_ref());
+    status.is_some_and(|status| is_true(&status.conditions, FINISHED))
 }
 
 /// Whether a Run has not become a run yet.

@@ -19,3 +19,4 @@ pub mod pods;
 pub mod run;
 pub mod status;
 pub mod worker_address;
+pub mod written;

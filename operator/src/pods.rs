@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::state::Name;
 use crate::objects::labels;
+use crate::objects::pod::TEMPLATE;
 
 /// Deleted pods that are remembered, so that a late answer to a creation can't bring one back.
 const REMEMBERED: usize = 1024;
@@ -119,7 +120,8 @@ fn sandbox_of(pod: &Pod) -> Option<Name> {
 /// Keeps what is read: a pod's spec and managed fields are most of its size.
 pub fn strip(pod: &mut Pod) {
     pod.metadata.managed_fields = None;
-    pod.metadata.annotations = None;
+    let annotations = pod.metadata.annotations.take().unwrap_or_default();
+    pod.metadata.annotations = Some(annotations.into_iter().filter(|(name, _)| name == TEMPLATE).collect());
     if let Some(spec) = &mut pod.spec {
         let node_name = spec.node_name.take();
         *spec = k8s_openapi::api::core::v1::PodSpec { node_name, ..Default::default() };

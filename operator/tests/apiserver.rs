@@ -68,7 +68,7 @@ async fn models_and_agents_heal_when_a_credential_comes() {
     let namespace = "heals";
     let client = cluster(namespace).await;
     let api = FakeApi::start().await;
-    let operator = Operator::start(&client, namespace, &api);
+    let operator = Operator::start(namespace, &api).await;
     let _: Agent = create(&client, namespace, "Agent", "helper", json!({"modelRef": {"name": "gpt"}})).await;
     let (models, agents) =
         (Api::<Model>::namespaced(client.clone(), namespace), Api::<Agent>::namespaced(client.clone(), namespace));
@@ -106,7 +106,7 @@ async fn a_sandbox_gets_its_closed_pod_and_resyncs_write_nothing() {
     let namespace = "settles";
     let client = cluster(namespace).await;
     let api = FakeApi::start().await;
-    let operator = Operator::start(&client, namespace, &api);
+    let operator = Operator::start(namespace, &api).await;
     let _: Model = create(&client, namespace, "Model", "echo", json!({"provider": "Scripted", "model": "echo"})).await;
     let _: Agent = create(&client, namespace, "Agent", "helper", json!({"modelRef": {"name": "echo"}})).await;
     let input = json!({"target": {"name": "helper"}, "input": {"type": "Text", "text": "hi"}});
@@ -155,10 +155,11 @@ async fn a_sandbox_gets_its_closed_pod_and_resyncs_write_nothing() {
     let before = versions(&client, namespace).await;
     for _ in 0..10 {
         // A new leader reads everything anew and remembers nothing.
-        let operator = Operator::start(&client, namespace, &api);
+        let operator = Operator::start(namespace, &api).await;
         eventually("all kinds", async || settled(operator.metrics.text())).await;
-        let text = operator.metrics.text();
+        let (text, writes) = (operator.metrics.text(), operator.writes.clone());
         operator.stop().await;
+        assert_eq!(*writes.lock().unwrap(), Vec::<String>::new());
         assert!(!text.contains("status_writes_total{"), "{text}");
     }
     assert_eq!(versions(&client, namespace).await, before);
@@ -166,11 +167,150 @@ async fn a_sandbox_gets_its_closed_pod_and_resyncs_write_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_closes_the_network_is_put_back_while_pods_run() {
+    let namespace = "closes";
+    let client = cluster(namespace).await;
+    let api = FakeApi::start().await;
+    let operator = Operator::start(namespace, &api).await;
+    let allow = json!({"mode": "Allowlist", "allow": [{"cidr": "203.0.113.0/24"}]});
+    for (name, network) in [("open", json!({"mode": "Internet"})), ("narrow", allow)] {
+        let session = json!({"sessionId": name, "agentRef": {"name": "a"}, "template": {"network": network}});
+        let _: Sandbox = create(&client, namespace, "Sandbox", name, session).await;
+    }
+    let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), namespace);
+    for name in ["open", "narrow"] {
+        eventually("the pod", async || sandboxes.get(name).await.unwrap().status.unwrap_or_default().pod_uid.is_some())
+            .await;
+    }
+    let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), namespace);
+    let names = ["cadre-agents", "cadre-agents-internet", "narrow"];
+    let rules = async |name: &str| policies.get_opt(name).await.unwrap().and_then(|policy| policy.spec);
+    for name in names {
+        let as_made = rules(name).await;
+        assert!(as_made.is_some(), "{name}");
+        policies.delete(name, &DeleteParams::default()).await.unwrap();
+        eventually(&format!("{name} after its deletion"), async || rules(name).await == as_made).await;
+        let open = Patch::Merge(json!({"spec": {
+            "podSelector": {"matchLabels": {"some": "other"}}, "policyTypes": ["Ingress", "Egress"],
+            "egress": [{}], "ingress": [{}],
+        }}));
+        policies.patch(name, &PatchParams::default(), &open).await.unwrap();
+        eventually(&format!("{name} after a change"), async || rules(name).await == as_made).await;
+    }
+    operator.stop().await;
+
+    // A leader with other settings.
+    let operator = Operator::start_with(namespace, &api, |settings| {
+        settings.cluster_cidrs = vec!["198.51.100.0/24".parse().unwrap()];
+        settings.worker_pod_port = 7781;
+    })
+    .await;
+    for (name, part) in [("cadre-agents-internet", "198.51.100.0/24"), ("cadre-agents", "7781")] {
+        eventually(part, async || serde_json::to_string(&rules(name).await).unwrap().contains(part)).await;
+    }
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_made_by_hand_follows_its_template() {
+    let namespace = "follows";
+    let client = cluster(namespace).await;
+    let api = FakeApi::start().await;
+    let operator = Operator::start(namespace, &api).await;
+    let allow = json!({"template": {"network": {"mode": "Allowlist", "allow": [{"cidr": "203.0.113.0/24"}]}}});
+    let _: Sandbox = create(&client, namespace, "Sandbox", "scratch", allow).await;
+    let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), namespace);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let uid = async || sandboxes.get("scratch").await.unwrap().status.unwrap_or_default().pod_uid;
+    eventually("the pod", async || uid().await.is_some()).await;
+    let first = uid().await;
+    assert_eq!(pods.get("scratch-0").await.unwrap().labels()["cadre.dev/network"], "allowlist");
+    let closed = json!({"spec": {"template": {"network": {"mode": "Gateway", "allow": null}}}});
+    sandboxes.patch("scratch", &PatchParams::default(), &Patch::Merge(closed)).await.unwrap();
+    // Nothing here carries out a graceful deletion: the pod is told to go, and never ready for what it was not made from.
+    eventually("the end of the pod", async || {
+        let pod = pods.get_opt("scratch-0").await.unwrap();
+        if pod.as_ref().is_some_and(|pod| pod.uid() == first && pod.metadata.deletion_timestamp.is_some()) {
+            pods.delete("scratch-0", &DeleteParams::default().grace_period(0)).await.unwrap();
+        }
+        let sandbox = sandboxes.get("scratch").await.unwrap();
+        let status = sandbox.status.unwrap_or_default();
+        let seen = status.observed_generation == sandbox.metadata.generation;
+        assert!(!(seen && status.pod_uid == first && is(&status.conditions, "Ready", "True", "PodRunning")));
+        status.pod_uid.is_some() && status.pod_uid != first
+    })
+    .await;
+    let next = pods.get("scratch-0").await.unwrap();
+    assert_eq!(next.labels()["cadre.dev/network"], "gateway");
+    // The policy of the mode before it is still there, and opens nothing for this pod.
+    let policy = Api::<NetworkPolicy>::namespaced(client.clone(), namespace).get("scratch").await.unwrap();
+    let selects = policy.spec.unwrap().pod_selector.unwrap().match_labels.unwrap();
+    assert!(selects.iter().any(|(label, value)| next.labels().get(label) != Some(value)), "{selects:?}");
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_end_the_feed_does_not_tell_is_asked_for() {
+    let namespace = "heals-runs";
+    let client = cluster(namespace).await;
+    let api = FakeApi::start().await;
+    let operator = Operator::start(namespace, &api).await;
+    let agents: Api<Agent> = Api::namespaced(client.clone(), namespace);
+    let runs: Api<Run> = Api::namespaced(client.clone(), namespace);
+    let _: Agent = create(&client, namespace, "Agent", "helper", json!({"modelRef": {"name": "echo"}})).await;
+    let input = json!({"target": {"name": "helper"}, "input": {"type": "Text", "text": "hi"}});
+    for name in ["ended", "lost"] {
+        let _: Run = create(&client, namespace, "Run", name, input.clone()).await;
+        eventually("the submission", async || {
+            runs.get(name).await.unwrap().status.unwrap_or_default().run_id.is_some()
+        })
+        .await;
+    }
+    operator.stop().await;
+    // Meanwhile one ends, and the record loses the other, which may have done its work.
+    let submitted = api.submitted();
+    let of = |name: &str| submitted.iter().find(|run| run.name == name).unwrap();
+    api.archive(report(of("ended"), RunStatus::Completed));
+    api.forget(&of("lost").uid);
+    agents.delete("helper", &DeleteParams::default()).await.unwrap();
+    let operator = Operator::start(namespace, &api).await;
+    for (name, kind, reason) in [("ended", "Complete", "Completed"), ("lost", "Failed", "Failed")] {
+        eventually(name, async || {
+            let status = runs.get(name).await.unwrap().status.unwrap_or_default();
+            is(&status.conditions, kind, "True", reason)
+        })
+        .await;
+    }
+    assert_eq!(api.submitted().len(), 2, "neither runs again");
+    let lost = runs.get("lost").await.unwrap().status.unwrap();
+    assert_eq!(lost.error.unwrap().kind, "forgotten");
+    // The object of a run that has ended may go: nothing is left to be cancelled.
+    runs.delete("ended", &DeleteParams::default()).await.unwrap();
+    let third: Run = create(
+        &client,
+        namespace,
+        "Run",
+        "third",
+        json!({"target": {"name": "x"}, "input": {"type": "Text", "text": "hi"}}),
+    )
+    .await;
+    eventually("the third", async || {
+        let status = runs.get("third").await.unwrap().status.unwrap_or_default();
+        is(&status.conditions, "Ready", "Unknown", "AgentNotFound")
+    })
+    .await;
+    runs.delete("third", &DeleteParams::default()).await.unwrap();
+    eventually("the cancel", async || api.cancelled().contains(&third.uid().unwrap())).await;
+    assert!(!api.cancelled().contains(&of("ended").uid));
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_lost_pod_is_told_and_replaced_by_the_next_incarnation() {
     let namespace = "loses";
     let client = cluster(namespace).await;
     let api = FakeApi::start().await;
-    let operator = Operator::start(&client, namespace, &api);
+    let operator = Operator::start(namespace, &api).await;
     let template = json!({"network": {"mode": "Internet"}});
     let session = json!({"sessionId": "s", "agentRef": {"name": "helper"}, "template": template});
     let _: Sandbox = create(&client, namespace, "Sandbox", "box", session).await;
@@ -210,7 +350,7 @@ async fn runs_are_submitted_once_mirrored_and_cancelled_when_they_are_gone() {
     let namespace = "runs";
     let client = cluster(namespace).await;
     let api = FakeApi::start().await;
-    let operator = Operator::start(&client, namespace, &api);
+    let operator = Operator::start(namespace, &api).await;
     let runs: Api<Run> = Api::namespaced(client.clone(), namespace);
     let input = json!({"target": {"name": "helper"}, "input": {"type": "Text", "text": "hi"}});
     let first: Run = create(&client, namespace, "Run", "first", input.clone()).await;

@@ -33,6 +33,9 @@ const NOT_INTERNET_V4: [&str; 9] = [
 /// API refuses them here.
 const NOT_INTERNET_V6: [&str; 5] = ["::/96", "64:ff9b::/96", "fc00::/7", "fe80::/10", "ff00::/8"];
 
+// Server-side apply mends only the fields that it is given, so a policy names all of them: somebody's rules in one that it
+// leaves out would stay.
+
 /// Denies both ways for all agent pods of a namespace, but for the API server's worker port.
 #[must_use]
 pub fn deny(namespace: &str, settings: &Settings) -> NetworkPolicy {
@@ -50,7 +53,7 @@ pub fn deny(namespace: &str, settings: &Settings) -> NetworkPolicy {
             pod_selector: Some(pods),
             policy_types: Some(vec!["Ingress".into(), "Egress".into()]),
             egress: Some(vec![way]),
-            ingress: None,
+            ingress: Some(Vec::new()),
         }),
     }
 }
@@ -75,12 +78,13 @@ pub fn internet(namespace: &str, settings: &Settings) -> NetworkPolicy {
     additional(labels::shared(namespace, INTERNET), &[(labels::NETWORK, "internet")], rules)
 }
 
-/// What mode Allowlist adds, for one Sandbox.
+/// What mode Allowlist adds, for one Sandbox. It stays as long as the Sandbox, so it selects pods of that mode only: one that was
+/// made after a change to another mode stays closed.
 #[must_use]
 pub fn allowlist(sandbox: &Sandbox) -> NetworkPolicy {
     let rules = sandbox.spec.template.network.allow.iter().map(allowed).collect();
     let name = sandbox.name_any();
-    additional(labels::owned(sandbox, name.clone()), &[(labels::SANDBOX, &name)], rules)
+    additional(labels::owned(sandbox, name.clone()), &[(labels::SANDBOX, &name), (labels::NETWORK, "allowlist")], rules)
 }
 
 fn allowed(allow: &NetworkAllow) -> NetworkPolicyEgressRule {
@@ -108,7 +112,7 @@ fn additional(
             pod_selector: Some(matching(pods)),
             policy_types: Some(vec!["Egress".into()]),
             egress: Some(egress),
-            ingress: None,
+            ingress: Some(Vec::new()),
         }),
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use cadre_crds::sandbox::{NetworkMode, Sandbox, ToolsContainer};
+use cadre_protocol::ids::hex_sha256;
 use k8s_openapi::api::core::v1::{
     LocalObjectReference, Pod, PodDNSConfig, PodSecurityContext, PodSpec, SeccompProfile, Toleration,
 };
@@ -52,6 +53,21 @@ pub fn name(sandbox: &str, incarnation: u32) -> String {
     format!("{sandbox}-{incarnation}")
 }
 
+/// Annotation of the pods of Sandboxes that were made by hand: digest of the template that they were made from.
+pub const TEMPLATE: &str = "cadre.dev/template";
+
+/// Whether a pod was made from another template than the present one. A pod that does not say counts as of the present one.
+#[must_use]
+pub fn is_of_another_template(sandbox: &Sandbox, pod: &Pod) -> bool {
+    pod.annotations().get(TEMPLATE).is_some_and(|made_from| *made_from != digest(sandbox))
+}
+
+/// Of what shapes a pod and may change. Absent fields are left out, so that those of a later version change nothing.
+fn digest(sandbox: &Sandbox) -> String {
+    let shape = serde_json::to_vec(&(&sandbox.spec.template, sandbox.spec.tools_container));
+    hex_sha256(&shape.unwrap_or_default())
+}
+
 /// Builds the pod of the present incarnation.
 #[must_use]
 pub fn build(sandbox: &Sandbox, settings: &PodSettings) -> Pod {
@@ -81,6 +97,10 @@ fn metadata(sandbox: &Sandbox) -> k8s_openapi::apimachinery::pkg::apis::meta::v1
         }
         let annotations = template.annotations.iter().map(|pair| (pair.name.clone(), pair.value.clone()));
         metadata.annotations = (!template.annotations.is_empty()).then(|| annotations.collect());
+    }
+    // The template of a session's Sandbox can't change.
+    if spec.session_id.is_none() {
+        metadata.annotations.get_or_insert_default().insert(TEMPLATE.into(), digest(sandbox));
     }
     metadata
 }

@@ -1,4 +1,5 @@
-//! A kube-apiserver with the CRDs, a scripted API server, and the controllers between them.
+//! A kube-apiserver with the CRDs, a scripted API server, and the controllers between them, with the rights that the chart
+//! gives them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -18,9 +19,11 @@ use cadre_protocol::run::RunStatus;
 use clap::Parser;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::core::GroupVersionKind;
+use kube::{Client, Config, ResourceExt};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast;
@@ -31,14 +34,59 @@ use tokio_util::sync::CancellationToken;
 
 const TOKEN: &str = "the-operator";
 
-/// A client of the shared control plane, with the CRDs and a namespace of its own.
-pub async fn cluster(namespace: &str) -> Client {
+/// The account whose rights the operator has.
+const ACCOUNT: &str = "system:serviceaccount:cadre-system:cadre-operator";
+
+async fn config() -> Config {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let path =
         tokio::task::spawn_blocking(|| ControlPlane::shared().map(ControlPlane::kubeconfig)).await.unwrap().unwrap();
     let config = Kubeconfig::read_from(path).unwrap();
-    let client =
-        Client::try_from(Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap()).unwrap();
+    Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.unwrap()
+}
+
+/// Requests that write, as method and path. Those that change nothing leave no other trace.
+type Writes = Arc<Mutex<Vec<String>>>;
+
+/// A client with the operator's rights and no more, which notes what is written.
+async fn of_operator(writes: &Writes) -> Client {
+    let noted = writes.clone();
+    let note = tower::util::MapRequestLayer::new(move |request: axum::http::Request<kube::client::Body>| {
+        if request.method() != axum::http::Method::GET {
+            noted.lock().unwrap().push(format!("{} {}", request.method(), request.uri().path()));
+        }
+        request
+    });
+    let mut config = config().await;
+    config.auth_info.impersonate = Some(ACCOUNT.to_owned());
+    kube::client::ClientBuilder::try_from(config).unwrap().with_layer(&note).build()
+}
+
+/// Gives the operator's account what the chart gives it in a namespace.
+async fn grant(client: &Client, namespace: &str) {
+    let chart = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/cadre");
+    let values = format!("namespaces={{{namespace}}}");
+    let mut helm = std::process::Command::new(cadre_e2e::binaries::program("helm").unwrap());
+    helm.args(["template", "cadre", "--namespace", "cadre-system", "--show-only", "templates/rbac.yaml"]);
+    let output = helm.args(["--set", &values]).arg(chart).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for document in serde_yaml::Deserializer::from_slice(&output.stdout) {
+        let object = DynamicObject::deserialize(document).unwrap();
+        let kind = ApiResource::from_gvk(&GroupVersionKind::try_from(object.types.as_ref().unwrap()).unwrap());
+        let api: Api<DynamicObject> = match object.namespace() {
+            // What is of the whole cluster or of the operator's own namespace is about nodes, tokens and its lease.
+            Some(of) if of != namespace => continue,
+            Some(of) => Api::namespaced_with(client.clone(), &of, &kind),
+            None => Api::all_with(client.clone(), &kind),
+        };
+        let params = PatchParams::apply("test").force();
+        api.patch(&object.name_any(), &params, &Patch::Apply(&object)).await.unwrap();
+    }
+}
+
+/// A client of the shared control plane, with the CRDs and a namespace of its own.
+pub async fn cluster(namespace: &str) -> Client {
+    let client = Client::try_from(config().await).unwrap();
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
     for manifest in cadre_crds::manifest::all().unwrap() {
         let name = format!("{}.cadre.dev", manifest.plural);
@@ -52,6 +100,7 @@ pub async fn cluster(namespace: &str) -> Client {
     }
     let object: Namespace = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
     Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+    grant(&client, namespace).await;
     client
 }
 
@@ -93,6 +142,8 @@ struct Inner {
     submitted: Mutex<Vec<SubmitRun>>,
     cancelled: Mutex<Vec<String>>,
     refusal: Mutex<Option<StatusCode>>,
+    /// Runs that the feed does not speak of any more.
+    archive: Mutex<Vec<RunReport>>,
 }
 
 impl FakeApi {
@@ -103,10 +154,12 @@ impl FakeApi {
             submitted: Mutex::default(),
             cancelled: Mutex::default(),
             refusal: Mutex::default(),
+            archive: Mutex::default(),
         });
         let router = Router::new()
             .route("/operator/v1/feed", get(feed))
             .route("/operator/v1/runs", post(submit))
+            .route("/operator/v1/runs/{namespace}/{uid}", get(look))
             .route("/operator/v1/runs/{namespace}/{uid}/cancel", post(cancel))
             .with_state(inner.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -118,6 +171,18 @@ impl FakeApi {
     pub fn tell(&self, item: FeedItem) {
         self.inner.known.lock().unwrap().push(item.clone());
         let _ = self.inner.changes.send(item);
+    }
+
+    /// A run ended so long ago that the feed does not speak of it.
+    pub fn archive(&self, report: RunReport) {
+        self.forget(&report.uid);
+        self.inner.archive.lock().unwrap().push(report);
+    }
+
+    /// A run is known no more.
+    pub fn forget(&self, uid: &str) {
+        let is_other = |item: &FeedItem| !matches!(item, FeedItem::Run(run) if run.uid == uid);
+        self.inner.known.lock().unwrap().retain(is_other);
     }
 
     pub fn submitted(&self) -> Vec<SubmitRun> {
@@ -186,6 +251,14 @@ async fn submit(
     Ok(Json(answer))
 }
 
+async fn look(
+    State(inner): State<Arc<Inner>>,
+    Path((_, uid)): Path<(String, String)>,
+) -> Result<Json<RunReport>, StatusCode> {
+    let archive = inner.archive.lock().unwrap();
+    archive.iter().find(|run| run.uid == uid).cloned().map(Json).ok_or(StatusCode::NOT_FOUND)
+}
+
 async fn cancel(State(inner): State<Arc<Inner>>, Path((_, uid)): Path<(String, String)>) -> StatusCode {
     inner.cancelled.lock().unwrap().push(uid);
     StatusCode::NOT_FOUND
@@ -194,6 +267,7 @@ async fn cancel(State(inner): State<Arc<Inner>>, Path((_, uid)): Path<(String, S
 /// Running controllers.
 pub struct Operator {
     pub metrics: Arc<Metrics>,
+    pub writes: Writes,
     stop: CancellationToken,
     tasks: JoinSet<()>,
     _token: tempfile::NamedTempFile,
@@ -206,13 +280,19 @@ struct Flags {
 }
 
 impl Operator {
-    pub fn start(client: &Client, namespace: &str, api: &FakeApi) -> Self {
+    pub async fn start(namespace: &str, api: &FakeApi) -> Self {
+        Self::start_with(namespace, api, |_| {}).await
+    }
+
+    pub async fn start_with(namespace: &str, api: &FakeApi, change: impl FnOnce(&mut Settings)) -> Self {
         let token = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(token.path(), format!("{TOKEN}\n")).unwrap();
-        let settings = settings(&api.url, namespace, token.path().into());
-        let (metrics, stop) = (Arc::new(Metrics::new()), CancellationToken::new());
-        let tasks = controllers(client.clone(), settings, metrics.clone(), &stop).unwrap();
-        Self { metrics, stop, tasks, _token: token }
+        let mut settings = settings(&api.url, namespace, token.path().into());
+        change(&mut settings);
+        let (metrics, stop, writes) = (Arc::new(Metrics::new()), CancellationToken::new(), Writes::default());
+        let client = of_operator(&writes).await;
+        let tasks = controllers(client, settings, metrics.clone(), &stop).unwrap();
+        Self { metrics, writes, stop, tasks, _token: token }
     }
 
     pub async fn stop(mut self) {

@@ -67,6 +67,16 @@ impl Applier {
         }
     }
 
+    /// Puts back what holds for pods that are there: the account, the closed network, and what the mode opens if the
+    /// Sandbox is as it may be.
+    ///
+    /// # Errors
+    /// When the Kubernetes API refuses.
+    pub async fn guard(&self, sandbox: &Sandbox, is_valid: bool) -> Result<(), Error> {
+        self.prerequisites.closed(sandbox).await?;
+        if is_valid { self.prerequisites.opened(sandbox).await } else { Ok(()) }
+    }
+
     /// Asks for the present incarnation's pod, past the cache.
     ///
     /// # Errors

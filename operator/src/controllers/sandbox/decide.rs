@@ -59,6 +59,10 @@ pub fn decide(sandbox: &Sandbox, status: &SandboxStatus, pods: &BTreeMap<String,
             old.push(pod);
             Want::Wait("the pod has ended and is being replaced")
         }
+        Some(pod) if spec.session_id.is_none() && pod::is_of_another_template(sandbox, &pod) => {
+            old.push(pod);
+            Want::Wait("the template has changed: the pod is being replaced")
+        }
         Some(pod) => Want::Keep(pod),
         None if pods.contains_key(&name) => Want::Wait("a pod of an earlier Sandbox of this name is being removed"),
         None => absent(sandbox, status, !old.is_empty()),
@@ -109,6 +113,19 @@ mod tests {
         (name.to_owned(), Arc::new(serde_json::from_value(pod).unwrap()))
     }
 
+    /// A pod as it is built.
+    fn pod_of(sandbox: &Sandbox) -> (String, Arc<Pod>) {
+        let settings = pod::PodSettings {
+            api: "ws://10.96.0.7:7780".into(),
+            probe: None,
+            agent_image: "a".into(),
+            sandbox_image: "s".into(),
+            image_pull_policy: "IfNotPresent".into(),
+        };
+        let pod = pod::build(sandbox, &settings);
+        (pod.name_any(), Arc::new(pod))
+    }
+
     fn had_pod(reason: &str) -> SandboxStatus {
         serde_json::from_value(json!({"incarnation": 1, "podUID": "x", "conditions": [{
             "type": "Ready", "status": "False", "reason": reason, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"
@@ -122,6 +139,17 @@ mod tests {
         sandbox(spec)
     }
 
+    #[test]
+    fn the_pod_of_a_session_stays_whatever_it_was_made_from() {
+        let mut sandbox = sandbox(json!({"incarnation": 1}));
+        let (name, pod) = pod_of(&sandbox);
+        sandbox.spec.template.run_as_user = 8;
+        assert!(pod::is_of_another_template(&sandbox, &pod));
+        sandbox.spec.session_id = Some("s".into());
+        let decision = decide(&sandbox, &SandboxStatus::default(), &[(name, pod.clone())].into());
+        assert_eq!(decision.want, Want::Keep(pod));
+    }
+
     type Row = (&'static str, Sandbox, SandboxStatus, Vec<(String, Arc<Pod>)>, Want, Vec<&'static str>);
 
     #[test]
@@ -130,6 +158,7 @@ mod tests {
         let running = pod("box-1", "u", "Running");
         let failed = pod("box-1", "u", "Failed");
         let old = pod("box-0", "u", "Running");
+        let of_template = pod_of(&sandbox(json!({"incarnation": 1, "template": {"runAsUser": 7}})));
         let rows: Vec<Row> = vec![
             ("new", session(json!({})), SandboxStatus::default(), vec![], Want::Create, vec![]),
             ("runs", session(json!({})), had_pod("x"), vec![running.clone()], Want::Keep(running.1.clone()), vec![]),
@@ -178,6 +207,22 @@ mod tests {
                 had_pod("x"),
                 vec![failed],
                 Want::Wait("the pod has ended and is being replaced"),
+                vec!["box-1"],
+            ),
+            (
+                "by hand, as made",
+                sandbox(json!({"incarnation": 1, "template": {"runAsUser": 7}})),
+                had_pod("x"),
+                vec![of_template.clone()],
+                Want::Keep(of_template.1.clone()),
+                vec![],
+            ),
+            (
+                "by hand, changed",
+                sandbox(json!({"incarnation": 1, "template": {"runAsUser": 8}})),
+                had_pod("x"),
+                vec![of_template],
+                Want::Wait("the template has changed: the pod is being replaced"),
                 vec!["box-1"],
             ),
             ("by hand, gone", sandbox(json!({"incarnation": 1})), had_pod("PodEnded"), vec![], Want::Create, vec![]),

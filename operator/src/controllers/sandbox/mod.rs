@@ -1,7 +1,10 @@
 //! Sandboxes: one pod each, whose UID in status is what a worker's identity is checked against.
 //!
 //! A session's pod that has ended is not replaced under the same incarnation: status says so, and the API server raises
-//! `spec.incarnation`. A Sandbox made by hand has nobody to do that, so its pod comes again under the same name.
+//! `spec.incarnation`. A Sandbox made by hand has nobody to do that, so its pod comes again under the same name: when it has
+//! ended, and when the template is another than the one that it was made from.
+//!
+//! As long as there are pods, what closes their network is put back whenever it is changed or deleted.
 
 pub mod apply;
 pub mod decide;
@@ -74,10 +77,12 @@ impl Reconciler for Controller {
         }
         let name = Name::new(&sandbox.namespace().unwrap_or_default(), &sandbox.name_any());
         let old: SandboxStatus = self.shared.status.latest(&sandbox.metadata, sandbox.status.as_ref());
-        let (view, remove) = match validate::problem(&sandbox.spec) {
+        let (problem, pods) = (validate::problem(&sandbox.spec), self.caches.pods.of(&name));
+        let is_valid = problem.is_none();
+        let (view, remove) = match problem {
             Some(problem) => (View::Invalid(problem), Vec::new()),
             None => {
-                let Decision { want, remove } = decide::decide(sandbox, &old, &self.caches.pods.of(&name));
+                let Decision { want, remove } = decide::decide(sandbox, &old, &pods);
                 (self.carry_out(sandbox, want).await?, remove)
             }
         };
@@ -85,6 +90,9 @@ impl Reconciler for Controller {
         let report = self.shared.feed.isolation(&name.namespace, &name.name);
         let new = status::observe(sandbox, &old, &view, report.as_ref(), &now());
         let (written, _) = self.shared.write::<Sandbox>(&sandbox.metadata, &old, &new, Urgency::Now).await?;
+        if !pods.is_empty() {
+            self.applier.guard(sandbox, is_valid).await?;
+        }
         for pod in &remove {
             self.applier.remove(pod).await?;
         }

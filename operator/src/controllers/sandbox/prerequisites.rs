@@ -1,10 +1,8 @@
 //! What must be there before an agent pod: its identity, its closed network, its volume. Usually all of it is cached and
 //! nothing is asked or written.
 
-use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 
 use cadre_crds::sandbox::{NetworkMode, Persistence, Sandbox};
 use k8s_openapi::NamespaceResourceScope;
@@ -17,7 +15,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use crate::caches::Caches;
 use crate::context::Shared;
@@ -26,50 +23,57 @@ use crate::objects::{labels, network_policy, service_account, volume_claim};
 
 /// Field manager of child objects.
 pub const MANAGER: &str = "cadre-operator";
-/// Time in which a cache surely has what was written.
-const LAG: Duration = Duration::from_secs(5);
-
 /// Keeps them.
 pub struct Prerequisites {
     shared: Arc<Shared>,
     caches: Arc<Caches>,
-    /// What was written lately; locked while writing, so that a burst of Sandboxes writes once.
-    written: Mutex<HashMap<String, Instant>>,
+    /// Locked while writing, so that a burst of Sandboxes writes once.
+    writing: Mutex<()>,
 }
 
 impl Prerequisites {
     /// For a scope.
     #[must_use]
     pub fn new(shared: Arc<Shared>, caches: Arc<Caches>) -> Self {
-        Self { shared, caches, written: Mutex::default() }
+        Self { shared, caches, writing: Mutex::default() }
     }
 
-    /// Makes sure of all; what must be waited for, if anything.
+    /// Makes sure of all that a new pod needs; what must be waited for, if anything.
     ///
     /// # Errors
     /// When the Kubernetes API refuses.
     pub async fn ensure(&self, sandbox: &Sandbox) -> Result<Option<&'static str>, Error> {
+        let ((), (), volume) = futures::try_join!(self.closed(sandbox), self.opened(sandbox), self.volume(sandbox))?;
+        Ok(volume)
+    }
+
+    /// Keeps agent pods of the namespace without rights and closed, whatever else a Sandbox asks for.
+    ///
+    /// # Errors
+    /// When the Kubernetes API refuses.
+    pub async fn closed(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let namespace = sandbox.namespace().unwrap_or_default();
-        let settings = &self.shared.settings;
-        let account = service_account::build(&namespace);
-        let deny = network_policy::deny(&namespace, settings);
-        let more = match sandbox.spec.template.network.mode {
-            NetworkMode::Gateway => None,
-            NetworkMode::Allowlist => Some(network_policy::allowlist(sandbox)),
-            NetworkMode::Internet => Some(network_policy::internet(&namespace, settings)),
-        };
-        let account = self.keep(&self.caches.accounts, account, |live, wanted| {
+        let account = self.keep(&self.caches.accounts, service_account::build(&namespace), |live, wanted| {
             live.automount_service_account_token == wanted.automount_service_account_token
         });
+        let deny = network_policy::deny(&namespace, &self.shared.settings);
         let deny = self.keep(&self.caches.policies, deny, same_policy);
-        let more = async {
-            match more {
-                Some(policy) => self.keep(&self.caches.policies, policy, same_policy).await,
-                None => Ok(()),
+        futures::try_join!(account, deny).map(drop)
+    }
+
+    /// Keeps what the Sandbox's mode adds.
+    ///
+    /// # Errors
+    /// When the Kubernetes API refuses.
+    pub async fn opened(&self, sandbox: &Sandbox) -> Result<(), Error> {
+        let policy = match sandbox.spec.template.network.mode {
+            NetworkMode::Gateway => return Ok(()),
+            NetworkMode::Allowlist => network_policy::allowlist(sandbox),
+            NetworkMode::Internet => {
+                network_policy::internet(&sandbox.namespace().unwrap_or_default(), &self.shared.settings)
             }
         };
-        let ((), (), (), volume) = futures::try_join!(account, deny, more, self.volume(sandbox))?;
-        Ok(volume)
+        self.keep(&self.caches.policies, policy, same_policy).await
     }
 
     async fn keep<K>(&self, cache: &Store<K>, wanted: K, same: fn(&K, &K) -> bool) -> Result<(), Error>
@@ -88,19 +92,19 @@ impl Prerequisites {
         if is_kept() {
             return Ok(());
         }
-        let mut written = self.written.lock().await;
-        let key = reference.to_string();
-        if is_kept() || written.get(&key).is_some_and(|at| at.elapsed() < LAG) {
+        let _one_at_a_time = self.writing.lock().await;
+        let written = &self.caches.written;
+        if is_kept() || written.is_on_its_way(&wanted) {
             return Ok(());
         }
+        written.begin(&wanted);
         let api: Api<K> = Api::namespaced(self.shared.client.clone(), &wanted.namespace().unwrap_or_default());
         let params = PatchParams::apply(MANAGER).force();
-        api.patch(&wanted.name_any(), &params, &Patch::Apply(&wanted))
-            .await
-            .map_err(kubernetes("write what agent pods need"))?;
-        written.retain(|_, at| at.elapsed() < LAG);
-        written.insert(key, Instant::now());
-        Ok(())
+        let applied = api.patch(&wanted.name_any(), &params, &Patch::Apply(&wanted)).await;
+        applied.map(drop).map_err(|error| {
+            written.seen(&wanted);
+            kubernetes("write what agent pods need")(error)
+        })
     }
 
     /// A claim can't be changed, so it is only created.
