@@ -185,6 +185,8 @@ fn api_arguments(pki: &Pki, etcd: u16, port: u16) -> Vec<String> {
         "--authorization-mode=RBAC".into(),
         // Without a controller that makes service accounts, no pod object could be created.
         "--disable-admission-plugins=ServiceAccount".into(),
+        // Some clusters have it: who makes an object with an owner needs a right on the owner's finalizers.
+        "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".into(),
         "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
         file("service-account-key-file", pki.service_account_public_key()),
         file("service-account-signing-key-file", pki.key("sa")),
