@@ -20,11 +20,11 @@ pub const WIND_UP: Duration = Duration::from_secs(5);
 /// When a holder does what. A lease counts from before the request that wrote it.
 #[derive(Debug, Clone, Copy)]
 struct Pace {
-    /// Age of the lease at which it is renewed.
+    /// Age of the lease at which it is renewed. Also the longest wait for winning it, or for giving it back.
     renew: Duration,
     /// Age at which a holder that could not renew it stops, before another may start.
     give_up: Duration,
-    /// Pause after a request without success. Also the longest wait for one that is to win the lease.
+    /// Pause after a request without success.
     retry: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Candidate {
         loop {
             let asked = Instant::now();
             // A lease that is won by a late answer would be half over: it is asked for anew.
-            match timeout(self.pace.retry, self.try_acquire(&mut watch)).await {
+            match timeout(self.pace.renew, self.try_acquire(&mut watch)).await {
                 Ok(Ok(true)) => return asked,
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => tracing::warn!(%error, "could not look at the leader's lease"),
@@ -153,7 +153,7 @@ impl Candidate {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
         });
-        match timeout(self.pace.retry, given).await {
+        match timeout(self.pace.renew, given).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "could not give the lease back"),
             Err(_) => tracing::warn!("the Kubernetes API does not answer: the lease was not given back"),
@@ -199,7 +199,7 @@ mod tests {
     }
 
     fn soon() -> Pace {
-        Pace { renew: Duration::ZERO, give_up: Duration::from_millis(50), retry: Duration::from_millis(10) }
+        Pace { renew: Duration::from_millis(10), give_up: Duration::from_millis(50), retry: Duration::from_millis(10) }
     }
 
     #[tokio::test]
@@ -248,7 +248,7 @@ mod tests {
     fn a_holder_stops_before_another_may_start() {
         let lease = Duration::from_secs(DURATION_SECONDS.unsigned_abs().into());
         assert!(PACE.give_up + WIND_UP <= lease);
-        assert!(PACE.retry + PACE.renew < PACE.give_up, "a lease that was won late is renewed in time");
+        assert!(PACE.renew < PACE.give_up, "a lease that was won late is renewed in time");
     }
 
     fn lease(holder: &str, version: &str) -> Lease {
