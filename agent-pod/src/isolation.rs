@@ -21,7 +21,7 @@ const PAUSES_MS: [u64; 16] = [50, 50, 50, 50, 100, 100, 100, 200, 300, 500, 500,
 /// How long an open network is believed to stay open.
 const OPEN_FOR: Duration = Duration::from_secs(30);
 
-/// The look, done once for an isolated network and again now and then for an open one.
+/// The look, done again now and then: soon for an open network, and soon after the first look at a closed one.
 #[derive(Clone)]
 pub struct NetworkProbe(Arc<Inner>);
 
@@ -29,12 +29,24 @@ struct Inner {
     target: Option<SocketAddr>,
     enforcement: Enforcement,
     hub: Hub,
+    patience: Patience,
     seen: Mutex<Option<Seen>>,
 }
 
+/// How long a closed network is believed to stay closed.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// After the first look: one that nobody answered may only have been lost on its way.
+    first: Duration,
+    /// After a further one: a policy can be taken away under a running pod.
+    later: Duration,
+}
+
+const PATIENCE: Patience = Patience { first: Duration::from_secs(30), later: Duration::from_secs(600) };
+
 #[derive(Clone, Copy)]
 enum Seen {
-    Isolated,
+    Isolated { until: Instant },
     Open(Instant),
 }
 
@@ -42,18 +54,48 @@ impl NetworkProbe {
     /// A probe of this address; without one, every network will do.
     #[must_use]
     pub fn new(target: Option<SocketAddr>, enforcement: Enforcement, hub: Hub) -> Self {
-        Self(Arc::new(Inner { target, enforcement, hub, seen: Mutex::default() }))
+        if target.is_none() {
+            info!("no address that must be out of reach is configured: tools run without a look at the network");
+        }
+        Self::with(target, enforcement, hub, PATIENCE)
+    }
+
+    fn with(target: Option<SocketAddr>, enforcement: Enforcement, hub: Hub, patience: Patience) -> Self {
+        Self(Arc::new(Inner { target, enforcement, hub, patience, seen: Mutex::default() }))
     }
 
     async fn is_isolated(&self, target: SocketAddr) -> bool {
         let mut seen = self.0.seen.lock().await;
         match *seen {
-            Some(Seen::Isolated) => return true,
+            Some(Seen::Isolated { until }) => {
+                if until <= Instant::now() {
+                    *seen = Some(Seen::Isolated { until: Instant::now() + self.0.patience.later });
+                    // No call waits for it.
+                    tokio::spawn(self.clone().confirm(target));
+                }
+                return true;
+            }
             Some(Seen::Open(at)) if at.elapsed() < OPEN_FOR => return false,
             Some(Seen::Open(_)) | None => {}
         }
         let isolated = look(target).await;
-        *seen = Some(if isolated { Seen::Isolated } else { Seen::Open(Instant::now()) });
+        *seen = Some(match isolated {
+            true => Seen::Isolated { until: Instant::now() + self.0.patience.first },
+            false => Seen::Open(Instant::now()),
+        });
+        self.report(target, isolated);
+        isolated
+    }
+
+    /// Looks again at a network that was closed.
+    async fn confirm(self, target: SocketAddr) {
+        if !look(target).await {
+            *self.0.seen.lock().await = Some(Seen::Open(Instant::now()));
+            self.report(target, false);
+        }
+    }
+
+    fn report(&self, target: SocketAddr, isolated: bool) {
         let outcome = if isolated { "refused or unanswered" } else { "accepted" };
         let detail = format!("a connection to {target} was {outcome}");
         if isolated {
@@ -62,7 +104,6 @@ impl NetworkProbe {
             warn!(%target, "the pod's network is not isolated");
         }
         self.0.hub.send(|state| state.report_isolation(isolated, detail));
-        isolated
     }
 }
 
@@ -144,5 +185,24 @@ mod tests {
         let (allowed, frames) = verdict(Enforcement::Required, false).await;
         assert!(allowed);
         assert!(matches!(frames.as_slice(), [WorkerFrame::Isolation { isolated: true, .. }]), "{frames:?}");
+    }
+
+    #[tokio::test]
+    async fn a_closed_network_is_looked_at_again() {
+        let (hub, _news) = Hub::new();
+        let target = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let patience = Patience { first: Duration::ZERO, later: Duration::from_secs(3600) };
+        let probe = NetworkProbe::with(Some(target), Enforcement::Required, hub.clone(), patience);
+        assert!(probe.allows_tools().await);
+        let _listener = TcpListener::bind(target).await.unwrap();
+        let closed = async {
+            while probe.allows_tools().await {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(Duration::from_secs(60), closed).await.expect("the open network is seen");
+        let frames = hub.with(|state| state.ready());
+        let told = |frame: &WorkerFrame| matches!(frame, WorkerFrame::Isolation { isolated: true, .. });
+        assert_eq!(frames.iter().map(told).collect::<Vec<_>>(), [true, false], "{frames:?}");
     }
 }
