@@ -367,4 +367,20 @@ pub struct SandboxStatus {
     /// The pod's node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
+    /// The last pod that was evicted for what it used itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction: Option<Eviction>,
+}
+
+/// A pod that kubelet evicted because it used more than it may.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// Its incarnation.
+    pub incarnation: u32,
+    /// Why, in kubelet's words.
+    pub cause: String,
+    /// Whether an earlier pod was evicted for the same cause: there will be no further one.
+    #[serde(default)]
+    pub again: bool,
 }

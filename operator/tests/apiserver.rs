@@ -346,6 +346,39 @@ async fn a_lost_pod_is_told_and_replaced_by_the_next_incarnation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_second_eviction_for_the_same_cause_is_told_as_the_last() {
+    let namespace = "evicts";
+    let client = cluster(namespace).await;
+    let api = FakeApi::start().await;
+    let operator = Operator::start(&client, namespace, &api);
+    let session = json!({"sessionId": "s", "agentRef": {"name": "helper"}});
+    let _: Sandbox = create(&client, namespace, "Sandbox", "box", session).await;
+    let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), namespace);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let params = PatchParams::default();
+    let full = "Usage of EmptyDir volume \"workspace\" exceeds the limit \"1Gi\". ";
+    let evicted = json!({"status": {"phase": "Failed", "reason": "Evicted", "message": full}});
+    for (incarnation, expected) in [(0, "PodEnded"), (1, "EvictedAgain")] {
+        let raised = Patch::Merge(json!({"spec": {"incarnation": incarnation}}));
+        sandboxes.patch("box", &params, &raised).await.unwrap();
+        let pod = format!("box-{incarnation}");
+        eventually(&pod, async || pods.get_opt(&pod).await.unwrap().is_some()).await;
+        pods.patch_status(&pod, &params, &Patch::Merge(&evicted)).await.unwrap();
+        eventually(expected, async || {
+            let status = sandboxes.get("box").await.unwrap().status.unwrap_or_default();
+            is(&status.conditions, "Ready", "False", expected)
+        })
+        .await;
+    }
+    pods.delete("box-1", &DeleteParams::default().grace_period(0)).await.unwrap();
+    eventually("the pod to be gone", async || pods.get_opt("box-1").await.unwrap().is_none()).await;
+    let status = sandboxes.get("box").await.unwrap().status.unwrap();
+    assert!(is(&status.conditions, "Stalled", "True", "EvictedAgain"), "{:?}", status.conditions);
+    assert!(status.eviction.is_some_and(|eviction| eviction.again && eviction.cause.contains("\"1Gi\"")));
+    operator.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn runs_are_submitted_once_mirrored_and_cancelled_when_they_are_gone() {
     let namespace = "runs";
     let client = cluster(namespace).await;

@@ -187,6 +187,9 @@ impl SandboxPlacement {
             });
             (known, lost)
         };
+        if let Some(cause) = known.as_deref().and_then(evicted_again) {
+            return Err(PlacementError::Impossible(format!("its pod was evicted twice for the same cause: {cause}")));
+        }
         if let Some(sandbox) = &known
             && !lost
             && sandbox.spec.operating_mode == OperatingMode::Running
@@ -309,6 +312,15 @@ fn has_failed(sandbox: &Sandbox) -> bool {
         let waits = status.conditions.iter().any(|c| c.type_ == READY && c.reason == Reason::PodFailed.as_str());
         status.phase == Some(SandboxPhase::Failed) && status.incarnation == Some(sandbox.spec.incarnation) && !waits
     })
+}
+
+/// Why the session's pods are evicted, once that has happened twice: the next one would end the same way. It is told of
+/// an incarnation and holds until the Sandbox is retired.
+fn evicted_again(sandbox: &Sandbox) -> Option<&str> {
+    let eviction = sandbox.status.as_ref()?.eviction.as_ref()?;
+    let is_present = eviction.incarnation == sandbox.spec.incarnation;
+    let is_running = sandbox.spec.operating_mode == OperatingMode::Running;
+    (eviction.again && is_present && is_running).then_some(eviction.cause.as_str())
 }
 
 fn refused(error: kube::Error) -> PlacementError {

@@ -297,3 +297,26 @@ async fn a_sandbox_that_can_not_be_removed_is_no_success() {
         assert_eq!(placement.remove(&session_id, &component).await.is_ok(), is_gone, "{code}");
     }
 }
+
+#[tokio::test]
+async fn a_session_whose_pods_are_evicted_twice_gets_no_third() {
+    use cadre_crds::sandbox::Eviction;
+    let placement = placement();
+    let mut sandbox = made(&placement, "u1", "p1");
+    let key = ("team".to_owned(), sandbox.name_any());
+    let status = sandbox.status.as_mut().unwrap();
+    status.phase = Some(SandboxPhase::Failed);
+    let eviction = Eviction { incarnation: 7, cause: "too many files".into(), again: false };
+    status.eviction = Some(eviction.clone());
+    placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+    let next = placement.wanted(&wanted(), &key).unwrap().unwrap();
+    assert!(next.spec.incarnation > 7, "the first time it is replaced");
+
+    sandbox.status.as_mut().unwrap().eviction = Some(Eviction { again: true, ..eviction });
+    placement.seen(DeserializeGuard(Ok(sandbox.clone())));
+    let refused = placement.wanted(&wanted(), &key).unwrap_err();
+    assert!(matches!(&refused, PlacementError::Impossible(_)) && refused.to_string().contains("too many files"));
+    sandbox.spec.operating_mode = OperatingMode::Suspended;
+    placement.seen(DeserializeGuard(Ok(sandbox)));
+    assert!(placement.wanted(&wanted(), &key).unwrap().is_some(), "one that was retired begins anew");
+}

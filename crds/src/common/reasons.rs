@@ -39,6 +39,8 @@ pub enum Reason {
     PodRunning,
     /// The pod has ended.
     PodEnded,
+    /// The pod was evicted as one before it, for the same cause.
+    EvictedAgain,
     /// The pod cannot start: image, quota or policy.
     PodFailed,
     /// Forbidden destinations are refused.
@@ -85,6 +87,7 @@ impl Reason {
             Self::PodPending => "PodPending",
             Self::PodRunning => "PodRunning",
             Self::PodEnded => "PodEnded",
+            Self::EvictedAgain => "EvictedAgain",
             Self::PodFailed => "PodFailed",
             Self::NetworkIsolated => "NetworkIsolated",
             Self::NetworkOpen => "NetworkOpen",

@@ -74,7 +74,8 @@ fn absent(sandbox: &Sandbox, status: &SandboxStatus, old_pods: bool) -> Want {
     let spec = &sandbox.spec;
     let existed = status.pod_uid.is_some() && status.incarnation == Some(spec.incarnation);
     if existed && spec.session_id.is_some() {
-        return Want::Lost { known: reason(&status.conditions, READY) == Reason::PodEnded.as_str() };
+        let told = [Reason::PodEnded, Reason::EvictedAgain].map(Reason::as_str);
+        return Want::Lost { known: told.contains(&reason(&status.conditions, READY)) };
     }
     // Two pods on one volume would write into each other's files.
     if old_pods && spec.template.workspace.persistence == Persistence::Volume {
@@ -165,6 +166,7 @@ mod tests {
             ("ended", session(json!({})), had_pod("x"), vec![failed.clone()], Want::Keep(failed.1.clone()), vec![]),
             ("lost", session(json!({})), had_pod("PodRunning"), vec![], Want::Lost { known: false }, vec![]),
             ("known", session(json!({})), had_pod("PodEnded"), vec![], Want::Lost { known: true }, vec![]),
+            ("evicted", session(json!({})), had_pod("EvictedAgain"), vec![], Want::Lost { known: true }, vec![]),
             (
                 "next",
                 session(json!({"incarnation": 2})),

@@ -8,6 +8,7 @@
 
 pub mod apply;
 pub mod decide;
+pub mod evictions;
 pub mod prerequisites;
 pub mod status;
 pub mod validate;
@@ -117,6 +118,7 @@ fn stories(sandbox: &Sandbox, old: &SandboxStatus, new: &SandboxStatus) -> Vec<S
     if reason(&old.conditions, READY) != after {
         stories.extend(match after {
             "PodEnded" => Some(Story::warning("PodEnded", "WatchPod", message(READY))),
+            "EvictedAgain" => Some(Story::warning("EvictedAgain", "WatchPod", message(READY))),
             "PodFailed" => Some(Story::warning("PodFailed", "WatchPod", message(READY))),
             "InvalidSpec" => Some(Story::warning("InvalidSpec", "Validate", message(READY))),
             "Suspended" => Some(Story::normal("Suspended", "Suspend", message(READY))),

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use super::decide::has_ended;
+use super::evictions;
 use crate::conditions::{Conditions, Verdict};
 
 /// What is to be seen.
@@ -52,7 +53,13 @@ pub fn observe(
     report: Option<&IsolationReport>,
     now: &Time,
 ) -> SandboxStatus {
-    let Stage { phase, verdict, reason, message } = stage(view);
+    let eviction = evictions::after(old.eviction.as_ref(), sandbox.spec.incarnation, view);
+    let Stage { phase, verdict, reason, message } = match evictions::verdict(eviction.as_ref(), &sandbox.spec) {
+        Some(message) if matches!(view, View::Pod(_) | View::Lost) => {
+            new(SandboxPhase::Failed, Verdict::Stalled, Reason::EvictedAgain, &message)
+        }
+        _ => stage(view),
+    };
     let generation = sandbox.metadata.generation.unwrap_or_default();
     let suspended = matches!(view, View::Suspended { .. });
     let suspended_reason = if suspended { Reason::Suspended } else { Reason::Progressing };
@@ -65,6 +72,7 @@ pub fn observe(
         pod_name: old.pod_name.clone(),
         pod_uid: old.pod_uid.clone(),
         node_name: old.node_name.clone(),
+        eviction,
     };
     place(&mut status, sandbox, view);
     let conditions = Conditions::of(&old.conditions, generation, now).verdict(verdict, reason, &message).set(
