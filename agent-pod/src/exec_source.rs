@@ -20,6 +20,7 @@ use tracing::{info, warn};
 
 use crate::config::ExecSource;
 use crate::engine::ports::{Lost, Workspace};
+use crate::engine::uploads::Brought;
 
 /// How long a tool waits for exec-server.
 const READY_TIME: Duration = Duration::from_secs(60);
@@ -194,11 +195,12 @@ async fn leave(child: &mut Child, input: Option<ChildStdin>) {
 struct ExecWorkspace {
     client: ExecClient,
     epoch: Mutex<Option<Epoch>>,
+    brought: Brought,
 }
 
 impl ExecWorkspace {
     fn listen(socket: &Path) -> io::Result<Self> {
-        Ok(Self { client: ExecListener::bind(socket)?.start(), epoch: Mutex::default() })
+        Ok(Self { client: ExecListener::bind(socket)?.start(), epoch: Mutex::default(), brought: Brought::default() })
     }
 
     fn raise_epoch(&self, epoch: Epoch) {
@@ -229,10 +231,15 @@ impl Workspace for ExecWorkspace {
         kill.target = None;
         answer
     }
+
+    fn brought(&self) -> &Brought {
+        &self.brought
+    }
 }
 
 /// A workspace that could not be made.
-pub struct NoWorkspace;
+#[derive(Default)]
+pub struct NoWorkspace(Brought);
 
 impl NoWorkspace {
     fn lost() -> Lost {
@@ -248,6 +255,10 @@ impl Workspace for NoWorkspace {
 
     async fn request(&self, _: ExecOp) -> Result<ExecBody, Lost> {
         Err(Self::lost())
+    }
+
+    fn brought(&self) -> &Brought {
+        &self.0
     }
 }
 

@@ -164,7 +164,7 @@ impl Engine {
             Ok(workspace) => workspace,
             Err(error) => {
                 error!(run_id = %assignment.run_id, %error, "could not make a workspace");
-                Some(Arc::new(NoWorkspace))
+                Some(Arc::new(NoWorkspace::default()))
             }
         }
     }

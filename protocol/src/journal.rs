@@ -121,10 +121,18 @@ pub struct Progress {
 pub struct RecordedEffect {
     /// Run of the call.
     pub run_id: RunId,
+    /// Place of that run in its session's line, when the call was made.
+    #[serde(default)]
+    pub run_seq: u64,
     /// The call.
     pub tool_call_id: String,
     /// Its tool.
     pub tool_name: String,
     /// What it changed.
     pub effect: WorkspaceEffect,
+}
+
+impl RecordedEffect {
+    /// How many of a session, the newest, a worker is told of.
+    pub const MAX: usize = 1000;
 }

@@ -91,6 +91,36 @@ impl Attachment {
     }
 }
 
+/// A file that came with an earlier run of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upload {
+    /// Place in the session's line of the run that it came with.
+    pub run_seq: u64,
+    /// The file.
+    pub file: Attachment,
+}
+
+/// Files that came with earlier runs of a session, one of each name, newest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Uploads {
+    /// At most [`Self::MAX_FILES`].
+    pub files: Vec<Upload>,
+    /// Whether there are older ones that are not listed.
+    pub truncated: bool,
+}
+
+impl Uploads {
+    /// Longest list: what a turn costs must not grow with its session.
+    pub const MAX_FILES: usize = 100;
+
+    /// Whether nothing was ever uploaded.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+}
+
 /// What a run is asked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunInput {

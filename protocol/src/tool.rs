@@ -69,15 +69,18 @@ pub struct ToolExecution {
 pub struct WorkspaceEffect {
     /// Identity of the workspace: a new volume has a new one.
     pub workspace_id: String,
-    /// Files written or removed, relative to the workspace; at most [`Self::MAX_FILES`].
+    /// Files written, relative to the workspace; at most [`Self::MAX_FILES`].
     #[serde(default)]
     pub files: Vec<String>,
+    /// Files removed; at most [`Self::MAX_FILES`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
     /// Whether more files changed than are listed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub truncated: bool,
 }
 
 impl WorkspaceEffect {
-    /// Longest list of changed files.
+    /// Longest list of written files, and of removed ones.
     pub const MAX_FILES: usize = 200;
 }

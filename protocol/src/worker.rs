@@ -13,7 +13,7 @@ use crate::ids::{BlobDigest, Epoch, Revision, RunId, SessionId, WorkerId};
 use crate::journal::{Batch, Progress, RecordedEffect};
 use crate::message::Message;
 use crate::model::{ModelDelta, ModelError, ModelReply, ModelRequest};
-use crate::run::RunInput;
+use crate::run::{RunInput, Uploads};
 
 /// Version of these frames. A server refuses what it does not know.
 pub const VERSION: u32 = 1;
@@ -91,6 +91,9 @@ pub struct Assignment {
     /// What earlier tool calls of the session did to workspaces, oldest first.
     #[serde(default)]
     pub effects: Vec<RecordedEffect>,
+    /// Files that came with earlier runs of the session: a new workspace gets them again.
+    #[serde(default, skip_serializing_if = "Uploads::is_empty")]
+    pub uploads: Uploads,
     /// State of the session.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub session_state: Map<String, Value>,
@@ -143,7 +146,7 @@ pub enum WorkerFrame {
         /// Arguments.
         arguments: Map<String, Value>,
     },
-    /// A piece of one of the run's input files. Answered by `BlobChunk` or `BlobFailed`.
+    /// A piece of a file that came with a run of the session. Answered by `BlobChunk` or `BlobFailed`.
     GetBlob {
         /// Number chosen by the worker, unique on this connection, shared with the other calls.
         call: u64,

@@ -125,11 +125,20 @@ pub fn size(value: &Value) -> usize {
 /// Bounds what exec-server says of a workspace.
 #[must_use]
 pub fn fit_effect(effect: WorkspaceEffect) -> WorkspaceEffect {
-    let WorkspaceEffect { workspace_id, files, truncated } = effect;
-    let too_many = files.len() > WorkspaceEffect::MAX_FILES;
-    let files: Vec<String> =
-        files.into_iter().take(WorkspaceEffect::MAX_FILES).filter(|file| file.len() <= NAME_BYTES).collect();
-    WorkspaceEffect { workspace_id: prefix(&workspace_id, 128).to_owned(), files, truncated: truncated || too_many }
+    let WorkspaceEffect { workspace_id, files, removed, truncated } = effect;
+    let (files, files_cut) = fit_paths(files);
+    let (removed, removed_cut) = fit_paths(removed);
+    let truncated = truncated || files_cut || removed_cut;
+    WorkspaceEffect { workspace_id: prefix(&workspace_id, 128).to_owned(), files, removed, truncated }
+}
+
+/// Paths that are neither too many nor too long, and whether any was left out.
+fn fit_paths(mut paths: Vec<String>) -> (Vec<String>, bool) {
+    let had = paths.len();
+    paths.retain(|path| path.len() <= NAME_BYTES);
+    paths.truncate(WorkspaceEffect::MAX_FILES);
+    let cut = paths.len() < had;
+    (paths, cut)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use cadre_protocol::ids::{BlobDigest, ComponentRef, Epoch, RunId, SessionId};
 use cadre_protocol::journal::{Entry, Progress, Record, ToolCallState};
 use cadre_protocol::message::{Message, Role, ToolCall};
 use cadre_protocol::model::{FinishReason, ModelDelta, ModelReply, ModelRequest, Usage};
-use cadre_protocol::run::RunInput;
+use cadre_protocol::run::{RunInput, Uploads};
 use cadre_protocol::tool::WorkspaceEffect;
 use cadre_protocol::worker::{Assignment, RemoteToolResult};
 use serde_json::{Map, Value};
@@ -24,6 +24,7 @@ use super::ports::{
     Blobs, Chunk, Control, Host, Isolation, Journal, Lost, ModelEvent, ModelStream, Models, RemoteTools, Signal,
     Workspace,
 };
+use super::uploads::Brought;
 
 /// The only time there is.
 pub const NOW_MS: u64 = 1_796_000_000_000;
@@ -83,6 +84,7 @@ pub fn assignment(text: &str) -> Assignment {
         history: Vec::new(),
         progress: Progress::default(),
         effects: Vec::new(),
+        uploads: Uploads::default(),
         session_state: Map::new(),
         deadline_ms: None,
     }
@@ -151,8 +153,14 @@ pub struct World {
     pub hanging: Notify,
     /// Identity of the workspace.
     pub workspace_id: String,
-    /// Files that are missing from it.
+    /// Files that are missing from it, unless they are staged.
     pub missing: Vec<String>,
+    /// Files that were asked after, each time.
+    pub looks: Mutex<Vec<Vec<String>>>,
+    /// What the process remembers of it.
+    pub brought: Arc<Brought>,
+    /// A file whose bytes can't be had.
+    pub unreadable: Option<BlobDigest>,
     /// Whether the network is isolated.
     pub isolated: bool,
     /// Whether there is a sandbox.
@@ -180,6 +188,9 @@ impl Default for World {
             hanging: Notify::new(),
             workspace_id: "w1".into(),
             missing: Vec::new(),
+            looks: Mutex::default(),
+            brought: Arc::default(),
+            unreadable: None,
             isolated: true,
             sandbox: true,
             blob: Vec::new(),
@@ -192,6 +203,13 @@ impl World {
     /// A world whose model says this.
     pub fn with(script: impl IntoIterator<Item = Vec<ModelEvent>>) -> Self {
         Self { script: Mutex::new(script.into_iter().collect()), ..Self::default() }
+    }
+
+    /// Those of the paths that are not there.
+    fn missing_of(&self, paths: &[String]) -> Vec<String> {
+        let executed = self.executed.lock().unwrap();
+        let is_staged = |path: &str| executed.iter().any(|what| what.starts_with(&format!("stage {path} ")));
+        paths.iter().filter(|path| self.missing.contains(path) && !is_staged(path)).cloned().collect()
     }
 
     /// Waits until there are this many entries.
@@ -365,8 +383,11 @@ impl RemoteTools for Fake {
 
 #[async_trait]
 impl Blobs for Fake {
-    async fn chunk(&self, _: &BlobDigest, offset: u64) -> Result<Chunk, String> {
+    async fn chunk(&self, digest: &BlobDigest, offset: u64) -> Result<Chunk, String> {
         use base64::Engine as _;
+        if self.0.unreadable.as_ref() == Some(digest) {
+            return Err("the session has no such file".into());
+        }
         let rest = self.0.blob.get(offset as usize..).unwrap_or_default();
         let piece = rest.get(..rest.len().min(1 << 20)).unwrap();
         let data = base64::engine::general_purpose::STANDARD.encode(piece);
@@ -383,7 +404,10 @@ impl Workspace for Fake {
     async fn request(&self, op: ExecOp) -> Result<ExecBody, Lost> {
         let what = match &op {
             ExecOp::Run { command, .. } => command.clone(),
-            ExecOp::Missing { .. } => return Ok(ExecBody::Missing { paths: self.0.missing.clone() }),
+            ExecOp::Missing { paths } => {
+                self.0.looks.lock().unwrap().push(paths.clone());
+                return Ok(ExecBody::Missing { paths: self.0.missing_of(paths) });
+            }
             ExecOp::Stage { path, offset, data } => format!("stage {path} {offset} {}", data.len()),
             ExecOp::Read { path, .. } => format!("read {path}"),
             other => format!("{other:?}"),
@@ -411,6 +435,10 @@ impl Workspace for Fake {
             ExecOp::Read { .. } => ExecBody::Text { text: "text".into(), total_lines: 1, truncated: false },
             _ => ExecBody::Done { effect },
         })
+    }
+
+    fn brought(&self) -> &Brought {
+        &self.0.brought
     }
 }
 

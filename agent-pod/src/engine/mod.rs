@@ -18,6 +18,7 @@ mod stream;
 pub mod template;
 pub mod tools;
 pub mod turn;
+pub mod uploads;
 
 #[cfg(test)]
 pub mod fakes;

@@ -12,6 +12,8 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::uploads::Brought;
+
 /// The durable record of one run. When the right to write is lost these wait for ever; the run is ended by
 /// [`Signal::Abort`] instead, so that no caller needs to tell the two apart.
 #[async_trait]
@@ -86,7 +88,7 @@ pub struct Chunk {
     pub last: bool,
 }
 
-/// The run's input files.
+/// Files that came with the session's runs.
 #[async_trait]
 pub trait Blobs: Send + Sync {
     /// A piece from this byte on.
@@ -109,6 +111,8 @@ pub trait Workspace: Send + Sync {
     /// # Errors
     /// When there is no answer.
     async fn request(&self, op: ExecOp) -> Result<ExecBody, Lost>;
+    /// What this process has brought into it.
+    fn brought(&self) -> &Brought;
 }
 
 /// Whether tools may run in the pod's network (security rule 13).
@@ -132,7 +136,7 @@ pub struct Host {
     pub models: Arc<dyn Models>,
     /// Tools of the API server.
     pub remote: Arc<dyn RemoteTools>,
-    /// Its input files.
+    /// Files of its session.
     pub blobs: Arc<dyn Blobs>,
     /// Its workspace, where there is one.
     pub workspace: Option<Arc<dyn Workspace>>,

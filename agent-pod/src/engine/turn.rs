@@ -21,6 +21,7 @@ use super::journal::RunJournal;
 use super::ports::{Control, Host, Signal};
 use super::resume::{self, Plan, Step};
 use super::rollback::{self, Rollback};
+use super::stage::Uploaded;
 use super::{approvals, context, tools};
 
 /// How the engine let go of a run.
@@ -58,6 +59,8 @@ pub(super) struct Turn {
     pub(super) retries: u32,
     /// Whether nobody has worked on this conversation before.
     pub(super) is_new: bool,
+    /// What became of the session's files in this workspace.
+    pub(super) uploads: Uploaded,
     /// What is done of that which comes before the first step.
     begun: Begun,
     system: Option<Message>,
@@ -125,6 +128,7 @@ impl Turn {
             specs: tools::specs(&agent.tools),
             retries: progress.retries,
             is_new,
+            uploads: Uploaded::default(),
             begun: Begun::Nothing,
             system,
             model_calls: progress.model_calls,
@@ -214,7 +218,7 @@ impl Turn {
     /// Tells the model, once, of files that a new workspace lacks.
     async fn compare_workspace(&mut self) -> Result<(), Stop> {
         let assignment = self.assignment.clone();
-        let Some(workspace) = self.host.workspace.clone().filter(|_| has_files(&assignment)) else {
+        let Some(workspace) = self.host.workspace.clone().filter(|_| self.may_have_losses()) else {
             return Ok(());
         };
         self.journal.send();
@@ -222,12 +226,12 @@ impl Turn {
         let workspace_id = workspace.ready().await.map_err(lost)?;
         let prefix = rollback::message_id_prefix(&workspace_id);
         let mut told = self.messages.iter().chain(&assignment.history);
-        let candidates = rollback::candidates(&assignment.effects, &workspace_id);
-        if candidates.is_empty() || told.any(|message| message.id.starts_with(&prefix)) {
+        if told.any(|message| message.id.starts_with(&prefix)) {
             return Ok(());
         }
+        let candidates = rollback::candidates(&assignment.effects, &workspace_id);
         let mut missing = Vec::new();
-        let files: Vec<String> = candidates.keys().map(|file| (*file).to_owned()).collect();
+        let files: Vec<String> = candidates.written.keys().map(|file| (*file).to_owned()).collect();
         for paths in files.chunks(200) {
             if let ExecBody::Missing { paths } =
                 workspace.request(ExecOp::Missing { paths: paths.to_vec() }).await.map_err(lost)?
@@ -235,16 +239,25 @@ impl Turn {
                 missing.extend(paths);
             }
         }
-        match rollback::losses(&candidates, &missing) {
-            Some(losses) => self.tell_of_losses(&losses, &workspace_id),
+        let Uploaded { absent, reset } = &self.uploads;
+        match candidates.losses(&missing, absent, reset) {
+            Some(losses) => {
+                let may_be_more = losses.may_be_more || assignment.uploads.truncated;
+                self.tell_of_losses(&Rollback { may_be_more, ..losses }, &workspace_id)
+            }
             None => Ok(()),
         }
+    }
+
+    fn may_have_losses(&self) -> bool {
+        let Uploaded { absent, reset } = &self.uploads;
+        has_files(&self.assignment) || !absent.is_empty() || !reset.is_empty()
     }
 
     fn tell_of_losses(&mut self, losses: &Rollback, workspace_id: &str) -> Result<(), Stop> {
         self.journal.event(losses.event());
         if self.assignment.agent.on_workspace_loss == OnWorkspaceLoss::Fail {
-            let message = "The workspace was replaced and files of earlier tool calls are gone.";
+            let message = "The workspace was replaced, and files that it held are gone.";
             return Err(Stop::failed("workspace_lost", message, false));
         }
         let id = rollback::message_id(workspace_id, &self.assignment.run_id);

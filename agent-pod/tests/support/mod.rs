@@ -11,7 +11,7 @@ use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Batch, Entry, Progress, Record};
 use cadre_protocol::message::{Message, Role, ToolCall};
 use cadre_protocol::model::{FinishReason, ModelDelta, ModelReply, Usage};
-use cadre_protocol::run::RunInput;
+use cadre_protocol::run::{RunInput, Uploads};
 use cadre_protocol::worker::{Assignment, Hello, RemoteToolResult, ServerFrame, WorkerFrame};
 use futures::{SinkExt, StreamExt};
 use serde_json::Map;
@@ -229,6 +229,7 @@ pub fn assignment(tools: &[Builtin]) -> Assignment {
         history: Vec::new(),
         progress: Progress::default(),
         effects: Vec::new(),
+        uploads: Uploads::default(),
         session_state: Map::new(),
         deadline_ms: None,
     }

@@ -168,20 +168,18 @@ impl Service {
         Ok(self.0.store.model_call(call).await?)
     }
 
-    /// A piece of one of the run's input files. None: the run has no such file.
+    /// A piece of a file that came with a run of the session: a new workspace needs those of earlier ones too. None: the
+    /// session has no such file. Files are never shared between sessions, so the session is all that has to be looked at.
     ///
     /// # Errors
     /// The record's.
-    pub async fn input_file(
+    pub async fn session_file(
         &self,
         scope: &RunScope,
         digest: &BlobDigest,
         offset: u64,
         max_bytes: usize,
     ) -> Result<Option<BlobRange>, DomainError> {
-        if !scope.input.files.iter().any(|file| file.digest == *digest) {
-            return Ok(None);
-        }
         let key = BlobKey { session_id: scope.session_id.clone(), digest: digest.clone() };
         Ok(self.0.store.get(&key, offset, max_bytes).await?)
     }

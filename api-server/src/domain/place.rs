@@ -208,6 +208,7 @@ pub(crate) fn assignment(started: StartedRun) -> Assignment {
         history: started.history,
         progress: started.progress,
         effects: started.effects,
+        uploads: started.uploads,
         session_state: started.session_state,
         deadline_ms,
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cadre_protocol::agent::AgentSnapshot;
 use cadre_protocol::event::EventContext;
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
-use cadre_protocol::run::{RunInput, RunStatus};
+use cadre_protocol::run::RunStatus;
 use cadre_store::rows::{Origin, RunRow, Waiting};
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +34,6 @@ pub struct RunScope {
     pub epoch: Epoch,
     /// What it runs with.
     pub agent: Arc<AgentSnapshot>,
-    /// Its input: the only blobs that its worker may fetch.
-    pub input: RunInput,
     /// What its events carry.
     pub context: EventContext,
     /// Unix milliseconds of acceptance.
@@ -60,7 +58,6 @@ impl RunScope {
             session_id: run.session_id.clone(),
             component: run.component.clone(),
             epoch,
-            input: run.input.clone(),
             context: context(run, &agent),
             agent,
             created_at_ms: run.created_at_ms,

@@ -221,12 +221,12 @@ impl Calls {
 
     async fn blob(&self, call: u64, scope: &RunScope, digest: &BlobDigest, offset: u64) -> ServerFrame {
         let failed = |reason: &str| ServerFrame::BlobFailed { call, reason: reason.to_owned() };
-        match self.port.service.input_file(scope, digest, offset, BLOB_CHUNK_BYTES).await {
+        match self.port.service.session_file(scope, digest, offset, BLOB_CHUNK_BYTES).await {
             Ok(Some(range)) => {
                 let end = offset.saturating_add(range.bytes.len() as u64);
                 ServerFrame::BlobChunk { call, data: STANDARD.encode(&range.bytes), last: end >= range.total }
             }
-            Ok(None) => failed("the run has no such file"),
+            Ok(None) => failed("the session has no such file"),
             Err(_) => failed("the file can't be read now"),
         }
     }

@@ -10,7 +10,7 @@ use cadre_protocol::ids::{BlobDigest, ComponentRef, Epoch, Revision, RunId, Sess
 use cadre_protocol::journal::{Progress, RecordedEffect};
 use cadre_protocol::message::Message;
 use cadre_protocol::model::{ModelReply, Usage};
-use cadre_protocol::run::{RunEnd, RunFailure, RunInput, RunMetrics, RunStatus};
+use cadre_protocol::run::{RunEnd, RunFailure, RunInput, RunMetrics, RunStatus, Uploads};
 use serde_json::{Map, Value};
 
 use crate::approvals::ApprovalRow;
@@ -161,8 +161,10 @@ pub struct StartedRun {
     pub history: Vec<Message>,
     /// What earlier attempts did.
     pub progress: Progress,
-    /// Workspace changes of the session's tool calls, oldest first, at most 1,000.
+    /// Workspace changes of the session's tool calls, oldest first, at most [`RecordedEffect::MAX`].
     pub effects: Vec<RecordedEffect>,
+    /// Files of the session's earlier runs.
+    pub uploads: Uploads,
     /// State of the session.
     pub session_state: Map<String, Value>,
 }

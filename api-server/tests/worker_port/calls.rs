@@ -89,40 +89,55 @@ async fn tools_that_the_agent_lacks_are_refused() {
     assert_eq!((result.content.as_str(), result.error), ("the agent has no such tool", true));
 }
 
-#[tokio::test]
-async fn a_run_may_fetch_its_own_files_and_no_others() {
+fn file(name: &str, bytes: &Bytes) -> NewFile {
+    NewFile { name: name.into(), media_type: "application/octet-stream".into(), bytes: bytes.clone() }
+}
+
+/// A piece of a file, as it is answered.
+async fn piece(worker: &mut Worker, of: &Assignment, digest: &BlobDigest, offset: u64) -> Option<(Vec<u8>, bool)> {
     use base64::Engine as _;
+    let (call, run_id, epoch, digest) = (offset, of.run_id.clone(), of.epoch, digest.clone());
+    worker.send(WorkerFrame::GetBlob { call, run_id, epoch, digest, offset }).await;
+    let answer = worker.expect("a piece or a refusal", |frame| match frame {
+        ServerFrame::BlobChunk { data, last, .. } => Some(Some((data.clone(), *last))),
+        ServerFrame::BlobFailed { .. } => Some(None),
+        _ => None,
+    });
+    let (data, last) = answer.await?;
+    Some((base64::engine::general_purpose::STANDARD.decode(data).unwrap(), last))
+}
+
+#[tokio::test]
+async fn a_run_may_fetch_its_sessions_files_and_no_others() {
     let rig = rig().await;
     let mut worker = rig.worker("pool").await;
     let bytes = Bytes::from(vec![7_u8; (1 << 20) + 5]);
-    let file = NewFile { name: "a.bin".into(), media_type: "application/octet-stream".into(), bytes: bytes.clone() };
-    rig.service.submit(Submit { files: vec![file], ..submit("helper", None) }).await.unwrap();
-    let Assignment { run_id, epoch, input, .. } = worker.assignment().await;
-    let digest = input.files[0].digest.clone();
-    let mut got = Vec::new();
-    for call in 0.. {
-        let offset = got.len() as u64;
-        worker.send(WorkerFrame::GetBlob { call, run_id: run_id.clone(), epoch, digest: digest.clone(), offset }).await;
-        let (data, last) = worker
-            .expect("a piece", |frame| match frame {
-                ServerFrame::BlobChunk { data, last, .. } => Some((data.clone(), *last)),
-                _ => None,
-            })
-            .await;
-        got.extend(base64::engine::general_purpose::STANDARD.decode(data).unwrap());
-        if last {
-            break;
-        }
+    rig.service.submit(Submit { files: vec![file("a.bin", &bytes)], ..submit("helper", Some("s")) }).await.unwrap();
+    let first = worker.assignment().await;
+    assert!(first.uploads.is_empty());
+    let digest = first.input.files[0].digest.clone();
+    let (mut got, mut last) = (Vec::new(), false);
+    while !last {
+        let (more, is_last) = piece(&mut worker, &first, &digest, got.len() as u64).await.unwrap();
+        got.extend(more);
+        last = is_last;
     }
     assert_eq!(got, bytes);
-    let digest = BlobDigest::of(b"something else");
-    worker.send(WorkerFrame::GetBlob { call: 99, run_id, epoch, digest, offset: 0 }).await;
-    worker
-        .expect("a refusal", |frame| match frame {
-            ServerFrame::BlobFailed { call: 99, .. } => Some(()),
-            _ => None,
-        })
-        .await;
+    worker.finish(&first).await;
+
+    rig.submit("helper", Some("s")).await;
+    let second = worker.assignment().await;
+    assert_eq!(second.uploads.files[0].file, first.input.files[0], "the next turn knows of it");
+    let tail = piece(&mut worker, &second, &digest, 1 << 20).await;
+    assert_eq!(tail, Some((vec![7; 5], true)), "and may fetch it");
+    worker.finish(&second).await;
+
+    let small = Bytes::from_static(b"other");
+    rig.service.submit(Submit { files: vec![file("b.bin", &small)], ..submit("helper", Some("t")) }).await.unwrap();
+    let stranger = worker.assignment().await;
+    assert!(stranger.uploads.is_empty());
+    assert_eq!(piece(&mut worker, &stranger, &digest, 0).await, None, "another session's");
+    assert_eq!(piece(&mut worker, &stranger, &BlobDigest::of(b"something else"), 0).await, None, "nobody's");
 }
 
 #[tokio::test]

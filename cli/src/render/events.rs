@@ -167,8 +167,9 @@ impl Renderer {
                 numbers::seconds(number("delay")),
             ),
             "workspace_rolled_back" => format!(
-                "the workspace was replaced by a new one; changes to these files are lost: {}",
-                names(fields.get("files"))
+                "the workspace was replaced by a new one; changes to these files are lost: {}{}",
+                names([fields.get("files"), fields.get("reset")]),
+                if fields.get("may_be_more") == Some(&Value::Bool(true)) { ", and perhaps others" } else { "" },
             ),
             "tool_outcome_unknown" => format!(
                 "the outcome of {} is unknown, and it was not run again: {}",
@@ -211,8 +212,9 @@ fn arguments(arguments: &Map<String, Value>) -> String {
     one_line(&arguments.iter().map(one).collect::<Vec<_>>().join(" "), MAX_ARGUMENTS)
 }
 
-fn names(list: Option<&Value>) -> String {
-    let all: Vec<&str> = list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+fn names<const N: usize>(lists: [Option<&Value>; N]) -> String {
+    let lists = lists.into_iter().flatten().filter_map(Value::as_array);
+    let all: Vec<&str> = lists.flatten().filter_map(Value::as_str).collect();
     let shown: Vec<String> = all.iter().take(MAX_NAMES).map(|name| one_line(name, 100)).collect();
     let more = all.len().saturating_sub(MAX_NAMES);
     if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }

@@ -85,8 +85,13 @@ fn what_went_wrong_is_said() {
             "#! the workspace was replaced by a new one; changes to these files are lost: a, b, c, d, e and 2 more\n",
         ),
         (
-            json!({"event": "CustomEvent", "type": "tool_outcome_unknown", "tool_name": "shell", "reason": "OOMKilled"}),
-            "#! the outcome of shell is unknown, and it was not run again: OOMKilled\n",
+            json!({"event": "CustomEvent", "type": "workspace_rolled_back", "files": ["a"], "reset": ["uploads/b"],
+                "may_be_more": true}),
+            "#! the workspace was replaced by a new one; changes to these files are lost: a, uploads/b, and perhaps others\n",
+        ),
+        (
+            json!({"event": "CustomEvent", "type": "tool_outcome_unknown", "tool_name": "shell", "reason": "it was lost"}),
+            "#! the outcome of shell is unknown, and it was not run again: it was lost\n",
         ),
         (json!({"event": "CustomEvent", "type": "something_new"}), ""),
         (json!({"event": "RunContinued"}), "#the run goes on\n"),

@@ -185,11 +185,11 @@ fn too_large(error: std::io::Error) -> Ended {
 
 /// Cuts what the protocol bounds by number rather than by the frame.
 fn bounded(mut body: ExecBody) -> ExecBody {
-    if let ExecBody::Exited { effect, .. } | ExecBody::Done { effect } = &mut body
-        && effect.files.len() > WorkspaceEffect::MAX_FILES
-    {
-        effect.files.truncate(WorkspaceEffect::MAX_FILES);
-        effect.truncated = true;
+    if let ExecBody::Exited { effect, .. } | ExecBody::Done { effect } = &mut body {
+        for paths in [&mut effect.files, &mut effect.removed] {
+            effect.truncated |= paths.len() > WorkspaceEffect::MAX_FILES;
+            paths.truncate(WorkspaceEffect::MAX_FILES);
+        }
     }
     body
 }

@@ -56,7 +56,8 @@ fn shrink(body: &mut ExecBody) -> bool {
 
 fn shrink_effect(effect: &mut WorkspaceEffect) -> bool {
     effect.truncated = true;
-    halve(&mut effect.files)
+    let WorkspaceEffect { files, removed, .. } = effect;
+    halve(if removed.len() > files.len() { removed } else { files })
 }
 
 fn halve<T>(items: &mut Vec<T>) -> bool {

@@ -97,7 +97,9 @@ impl Workspace {
 
     /// An effect on these files.
     fn effect(&self, files: Vec<String>) -> ExecBody {
-        ExecBody::Done { effect: WorkspaceEffect { workspace_id: self.id.clone(), files, truncated: false } }
+        ExecBody::Done {
+            effect: WorkspaceEffect { workspace_id: self.id.clone(), files, ..WorkspaceEffect::default() },
+        }
     }
 
     /// Carries out an operation on files. Blocks; other operations are refused.

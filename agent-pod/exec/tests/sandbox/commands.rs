@@ -125,7 +125,11 @@ async fn effects_name_what_changed() {
     assert_eq!(effect("mkdir sub; echo 1 > sub/a; echo 1 > b; echo 1 > c").await.files, ["b", "c", "sub/a"]);
     assert_eq!(effect("cat b sub/a").await.files, [""; 0]);
     let third = effect("echo 22 > b; rm c; mv sub/a sub/d").await;
-    assert_eq!((third.files, third.truncated), (["b", "c", "sub/a", "sub/d"].map(str::to_owned).to_vec(), false));
+    assert_eq!(
+        (third.files, third.removed),
+        (["b", "sub/d"].map(str::to_owned).to_vec(), ["c", "sub/a"].map(str::to_owned).to_vec())
+    );
+    assert!(!third.truncated);
     assert_eq!(third.workspace_id, client.ready().await);
     let many = effect("for i in $(seq 300); do : > f$i; done").await;
     assert_eq!((many.files.len(), many.truncated), (200, true));

@@ -152,11 +152,17 @@ async fn an_answer_counts_once_and_lists_are_cut() {
     let open = client.begin(command("true", SOON)).unwrap();
     let id = request(&mut stream).await.id;
     assert_eq!(id, open.id());
-    let effect = cadre_protocol::tool::WorkspaceEffect { files: vec!["f".into(); 5000], ..Default::default() };
+    let effect = cadre_protocol::tool::WorkspaceEffect {
+        files: vec!["f".into(); 5000],
+        removed: vec!["r".into(); 5000],
+        ..Default::default()
+    };
     let response = ExecResponse { id, body: ExecBody::Done { effect } };
     send(&mut stream, &response).await;
     let answer = open.answer().await.unwrap();
-    assert!(matches!(answer, ExecBody::Done { effect } if effect.files.len() == 200 && effect.truncated));
+    assert!(
+        matches!(answer, ExecBody::Done { effect } if effect.files.len() == 200 && effect.removed.len() == 200 && effect.truncated)
+    );
     send(&mut stream, &response).await;
     eventually("the second answer ends the connection", || client.losses() == 1).await;
 }

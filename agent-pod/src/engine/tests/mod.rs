@@ -5,6 +5,7 @@ mod continuing;
 mod ends;
 mod order;
 mod resumption;
+mod uploads;
 mod workspace;
 
 use std::sync::Arc;

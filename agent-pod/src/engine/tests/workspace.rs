@@ -13,9 +13,10 @@ use super::run;
 
 fn with_effect(workspace: &str) -> Assignment {
     let files = vec!["a.txt".to_owned(), "b.txt".to_owned()];
-    let effect = WorkspaceEffect { workspace_id: workspace.into(), files, truncated: false };
+    let effect = WorkspaceEffect { workspace_id: workspace.into(), files, ..WorkspaceEffect::default() };
     let run_id = RunId::new("earlier").unwrap();
-    let effects = vec![RecordedEffect { run_id, tool_call_id: "9".into(), tool_name: "shell".into(), effect }];
+    let effects =
+        vec![RecordedEffect { run_id, run_seq: 1, tool_call_id: "9".into(), tool_name: "shell".into(), effect }];
     Assignment { effects, ..assignment("hi") }
 }
 
@@ -41,6 +42,18 @@ async fn the_model_learns_what_a_new_workspace_lacks_and_only_once() {
 #[tokio::test]
 async fn the_same_workspace_is_no_loss() {
     let (_, world) = run(lossy(says("ok")), with_effect("w1")).await;
+    assert!(!world.event_names().contains(&"CustomEvent"));
+}
+
+#[tokio::test]
+async fn what_the_agent_removed_is_no_loss() {
+    let mut strict = with_effect("old");
+    strict.agent.on_workspace_loss = OnWorkspaceLoss::Fail;
+    let mut removal = strict.effects[0].clone();
+    removal.effect = WorkspaceEffect { files: Vec::new(), removed: vec!["a.txt".into()], ..removal.effect };
+    strict.effects.push(removal);
+    let (_, world) = run(lossy(says("ok")), strict).await;
+    assert!(matches!(world.last_record(), Some(Record::Finished(RunEnd::Completed { .. }))));
     assert!(!world.event_names().contains(&"CustomEvent"));
 }
 

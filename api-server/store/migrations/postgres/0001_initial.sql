@@ -44,6 +44,7 @@ create table runs (
     metrics            text,
     metadata           text   not null,
     input              text   not null,
+    files              text,
     content            text,
     content_type       text,
     failure            text,
@@ -67,6 +68,7 @@ create index runs_created on runs (created_at_ms);
 create index runs_principal on runs (principal, created_at_ms);
 create index runs_slots on runs (slot, namespace, name, kind, created_at_ms)
     where slot is not null and finished_at_ms is null;
+create index runs_files on runs (session_id, seq) where files is not null;
 create unique index runs_object on runs (namespace, object_uid) where object_uid is not null;
 create index runs_object_ends on runs (finished_at_ms) where object_uid is not null;
 

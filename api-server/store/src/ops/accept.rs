@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId};
 use cadre_protocol::journal::Progress;
-use cadre_protocol::run::{RunMetrics, RunStatus};
+use cadre_protocol::run::{RunMetrics, RunStatus, Uploads};
 use serde_json::{Map, Value};
 
 use crate::db::{Db, DbError, vals};
@@ -12,14 +12,14 @@ use crate::ops::allowances::Allowances;
 use crate::ops::depth::{self, Full, Wish};
 use crate::ops::leases::Joined;
 use crate::ops::snapshots::{self, Snapshots};
-use crate::ops::{columns, keys};
-use crate::ops::{leases, slots, start};
+use crate::ops::{columns, keys, leases, slots, start, uploads};
 use crate::rows::{AcceptOutcome, Claim, IdempotencyKey, Lineage, NewRun, Origin, RunRow, StartedRun};
 
 /// All that acceptance must know, in one row.
 const FIND: &str = "select (select 1 from runs where run_id = ?1), s.principal, coalesce(s.kind, 'agent'), s.namespace, \
      s.name, s.next_seq, s.state, case when s.title = '' or s.name is null then 1 else 0 end, \
      (select o.run_id from runs o where o.session_id = ?2 and o.finished_at_ms is null order by o.seq desc limit 1), \
+     (select 1 from runs f where f.session_id = ?2 and f.files is not null limit 1), \
      l.worker_id, l.registration, l.epoch, l.connected from (select 1 as one) as here \
      left join sessions s on s.session_id = ?2 left join session_leases l on l.session_id = ?2";
 const INSERT_SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, \
@@ -33,8 +33,8 @@ const SET_STATE: &str = "update sessions set state = ?2 where session_id = ?1";
 const HEAD: &str = "select run_id from runs where session_id = ?1 and finished_at_ms is null order by seq limit 1";
 const INSERT_RUN: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, object_uid, \
      object_name, status, revision, attempt, epoch, timeout_seconds, created_at_ms, started_at_ms, cancel_requested, \
-     metadata, input, max_sessions, slot, trace_parent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
-     ?17, 0, ?18, ?19, ?20, ?21, ?22)";
+     metadata, input, files, max_sessions, slot, trace_parent) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, \
+     ?17, 0, ?18, ?19, ?20, ?21, ?22, ?23)";
 
 /// Longest name that a session gets from its first input, in characters.
 const MAX_TITLE_CHARS: usize = 80;
@@ -43,6 +43,8 @@ const MAX_TITLE_CHARS: usize = 80;
 pub struct Accept {
     run: NewRun,
     input: String,
+    /// Its files once more, where the next runs of the session find them.
+    files: Option<String>,
     metadata: String,
     /// The snapshot, unless it is known to be stored.
     snapshot: Option<String>,
@@ -54,6 +56,8 @@ struct Place {
     seq: u64,
     state: Map<String, Value>,
     before: Option<RunId>,
+    /// Whether a file has ever come with one of its runs.
+    has_files: bool,
     is_new: bool,
     /// Whether it was made without a run and lacks a name or a component.
     is_bare: bool,
@@ -82,6 +86,7 @@ impl Accept {
         };
         Ok(Self {
             input: serde_json::to_string(&run.input)?,
+            files: uploads::column(&run.input)?,
             metadata: serde_json::to_string(&run.metadata)?,
             snapshot,
             depths: Arc::clone(depths),
@@ -166,11 +171,12 @@ fn find(db: &mut dyn Db, run: &NewRun) -> Result<Found, DbError> {
         return Ok(Found::OtherComponent(component));
     }
     let is_new = principal.is_none();
-    let before = row.opt_id()?;
+    let (before, has_files) = (row.opt_id()?, row.opt_int()?.is_some());
     Ok(Found::Place(Place {
         seq: seq.unwrap_or(1),
         state: state.unwrap_or_default(),
         before,
+        has_files,
         is_new,
         is_bare: is_bare && !is_new,
         lease: leases::joined(&mut row)?,
@@ -276,6 +282,7 @@ fn insert_run(db: &mut dyn Db, accept: &Accept, seq: u64, epoch: Option<Epoch>) 
         epoch.map(|_| run.at_ms),
         &accept.metadata,
         &accept.input,
+        accept.files.as_ref(),
         run.agent.max_concurrent_sessions,
         slots::is_limited(run).then_some(if epoch.is_some() { slots::TAKEN } else { slots::WAITING }),
         run.trace_parent.as_ref()
@@ -338,6 +345,10 @@ fn started(
         history,
         progress: Progress::default(),
         effects,
+        uploads: match place.has_files {
+            true => uploads::earlier(db, &run.session_id, place.seq)?,
+            false => Uploads::default(),
+        },
         session_state,
     })
 }

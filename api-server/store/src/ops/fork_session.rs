@@ -21,12 +21,12 @@ const SESSION: &str = "insert into sessions (session_id, kind, namespace, name, 
 /// A reference to a run of the same session becomes one to its copy.
 const RUNS: &str = "insert into runs (run_id, session_id, seq, kind, namespace, name, principal, user_id, status, revision, \
      attempt, epoch, timeout_seconds, created_at_ms, started_at_ms, finished_at_ms, cancel_requested, cancellation_stage, \
-     metrics, metadata, input, content, content_type, failure, retries, base_seq, forked_from_run_id, \
+     metrics, metadata, input, files, content, content_type, failure, retries, base_seq, forked_from_run_id, \
      forked_from_message_index, forked_from_session_id, regenerated_from) \
      select cast(?3 as text) || '-' || cast(r.seq as text), cast(?2 as text), r.seq, r.kind, r.namespace, r.name, \
      r.principal, coalesce(cast(?4 as text), r.user_id), r.status, r.revision, r.attempt, 0, r.timeout_seconds, \
      r.created_at_ms, r.started_at_ms, r.finished_at_ms, r.cancel_requested, r.cancellation_stage, r.metrics, r.metadata, \
-     r.input, r.content, r.content_type, r.failure, r.retries, r.base_seq, \
+     r.input, r.files, r.content, r.content_type, r.failure, r.retries, r.base_seq, \
      coalesce((select cast(?3 as text) || '-' || cast(f.seq as text) from runs f where f.run_id = r.forked_from_run_id \
        and f.session_id = r.session_id), r.forked_from_run_id), r.forked_from_message_index, \
      coalesce(r.forked_from_session_id, r.session_id), \

@@ -34,6 +34,7 @@ pub mod slot_lines;
 pub mod slots;
 pub mod snapshots;
 pub mod start;
+pub mod uploads;
 pub mod usage;
 pub mod usage_read;
 pub mod workers;

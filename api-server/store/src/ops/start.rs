@@ -10,7 +10,7 @@ use cadre_protocol::run::RunStatus;
 use crate::db::{Db, DbError, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::Snapshots;
-use crate::ops::{leases, pause, slots};
+use crate::ops::{leases, pause, slots, uploads};
 use crate::rows::{Lease, RunRow, StartedRun};
 
 const RUN: &str = concat!(
@@ -25,9 +25,9 @@ const STATE: &str = "select state from sessions where session_id = ?1";
 const HISTORY: &str = "select m.body from (select run_id, seq from runs where session_id = ?1 and seq < ?2 \
      and status = 'COMPLETED' order by seq desc limit ?3) as past join messages m on m.run_id = past.run_id \
      where m.role <> 'system' order by past.seq, m.position";
-const EFFECTS: &str = "select run_id, call_id, tool_name, effect from (select run_id, call_id, tool_name, effect, run_seq, \
-     finished_index from tool_calls where session_id = ?1 and effect is not null \
-     order by run_seq desc, finished_index desc limit 1000) as newest order by run_seq, finished_index";
+const EFFECTS: &str = "select run_id, run_seq, call_id, tool_name, effect from (select run_id, run_seq, call_id, tool_name, \
+     effect, finished_index from tool_calls where session_id = ?1 and effect is not null \
+     order by run_seq desc, finished_index desc limit ?2) as newest order by run_seq, finished_index";
 const MESSAGES: &str = "select body from messages where run_id = ?1 order by position";
 const TOOL_CALLS: &str =
     "select body, idempotent, finished from tool_calls where run_id = ?1 order by position, call_id";
@@ -37,6 +37,8 @@ const MODEL_CALLS: &str = "select count(*) from model_calls where run_id = ?1 an
 struct Place {
     /// Earlier runs of this number and below belong to its history: it may go on from one that is far back in the line.
     base: u64,
+    /// Its number in the line.
+    seq: u64,
     retries: u32,
 }
 
@@ -79,7 +81,6 @@ pub fn take(
 /// A run that may start, or start again.
 struct Head {
     run: RunRow,
-    seq: u64,
     place: Place,
     epoch: u64,
 }
@@ -88,22 +89,19 @@ struct Head {
 fn head(db: &mut dyn Db, run_id: &RunId) -> Result<Option<Head>, DbError> {
     db.lock_run(run_id.as_str())?;
     let Some(mut row) = db.first(RUN, vals![run_id.as_str()])? else { return Ok(None) };
-    let head = Head {
-        run: columns::run(&mut row)?,
-        seq: row.u64()?,
-        place: Place { base: row.u64()?, retries: row.u32()? },
-        epoch: row.u64()?,
-    };
+    let run = columns::run(&mut row)?;
+    let (seq, base, retries) = (row.u64()?, row.u64()?, row.u32()?);
+    let head = Head { run, place: Place { base, seq, retries }, epoch: row.u64()? };
     let waits_for_slot = row.opt_u64()? == Some(slots::WAITING);
     let is_open = matches!(head.run.status, RunStatus::Pending | RunStatus::Running);
-    if waits_for_slot || !is_open || db.first(EARLIER, vals![head.run.session_id.as_str(), head.seq])?.is_some() {
+    if waits_for_slot || !is_open || db.first(EARLIER, vals![head.run.session_id.as_str(), head.place.seq])?.is_some() {
         return Ok(None);
     }
     Ok(Some(head))
 }
 
 fn begin(db: &mut dyn Db, snapshots: &Snapshots, head: Head, lease: Epoch, at_ms: u64) -> Result<StartedRun, DbError> {
-    let Head { mut run, seq: _, place, epoch } = head;
+    let Head { mut run, place, epoch } = head;
     let first = run.status == RunStatus::Pending || epoch != lease.0;
     // The end of a run is the last thing of its epoch: when it is resumed by the same process, that gets another one.
     let current = if first && epoch == lease.0 { leases::raise(db, &run.session_id)? } else { lease };
@@ -131,6 +129,7 @@ fn load(
         history: history(db, &run.session_id, place.base, agent.history.runs)?,
         progress: progress(db, &run, place.retries)?,
         effects: effects(db, &run.session_id)?,
+        uploads: uploads::earlier(db, &run.session_id, place.seq)?,
         session_state: session_state(db, &run.session_id)?,
         agent,
         run,
@@ -157,9 +156,15 @@ pub fn history(db: &mut dyn Db, session_id: &SessionId, seq: u64, runs: u32) -> 
 /// The newest workspace changes of a session, oldest first.
 pub fn effects(db: &mut dyn Db, session_id: &SessionId) -> Result<Vec<RecordedEffect>, DbError> {
     let read = |mut row: crate::db::Row| {
-        Ok(RecordedEffect { run_id: row.id()?, tool_call_id: row.text()?, tool_name: row.text()?, effect: row.json()? })
+        Ok(RecordedEffect {
+            run_id: row.id()?,
+            run_seq: row.u64()?,
+            tool_call_id: row.text()?,
+            tool_name: row.text()?,
+            effect: row.json()?,
+        })
     };
-    db.query(EFFECTS, vals![session_id.as_str()])?.into_iter().map(read).collect()
+    db.query(EFFECTS, vals![session_id.as_str(), RecordedEffect::MAX])?.into_iter().map(read).collect()
 }
 
 /// State of a session.

@@ -39,7 +39,7 @@ async fn turn_with_a_tool(store: &dyn Store, session_id: &str) -> RunId {
     let (run_id, lease) = running(store, session_id).await;
     let call = ToolCall { id: "c1".into(), name: "shell".into(), arguments: "{}".into() };
     let tool = ToolExecution { tool_call_id: "c1".into(), tool_name: "shell".into(), ..ToolExecution::default() };
-    let effect = WorkspaceEffect { workspace_id: "w".into(), files: vec!["a".into()], truncated: false };
+    let effect = WorkspaceEffect { workspace_id: "w".into(), files: vec!["a".into()], ..WorkspaceEffect::default() };
     let asks = Message { tool_calls: vec![call.clone()], ..Message::text(Role::Assistant, "calls", now()) };
     let entries = vec![
         message(Role::User, "q"),
@@ -196,7 +196,7 @@ pub async fn a_regenerated_run_leaves_the_history_unless_it_is_kept(database: &i
     assert_eq!(store.stats().await.unwrap().completed, 3, "it has completed all the same");
 }
 
-fn copy(source: &str, to: &str) -> SessionFork {
+pub fn copy(source: &str, to: &str) -> SessionFork {
     SessionFork {
         source: session(source),
         session_id: session(to),

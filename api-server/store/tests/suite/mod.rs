@@ -77,7 +77,10 @@ macro_rules! conformance {
                 a_second_start_under_one_lease_is_the_same_attempt,
                 a_lost_worker_is_followed_with_the_progress,
                 history_is_the_newest_completed_runs,
-                effects_come_from_all_runs_of_the_session;
+                effects_come_from_all_runs_of_the_session,
+                files_of_earlier_runs_are_named,
+                only_the_newest_files_are_named,
+                a_run_that_is_resumed_has_its_files_from_where_it_was;
             slots:
                 an_agents_sessions_wait_for_slots,
                 a_claim_takes_a_slot_or_waits,

@@ -1,9 +1,12 @@
 //! Starts, and what a worker is told.
 
+use cadre_protocol::ids::{BlobDigest, RunId};
 use cadre_protocol::journal::Record;
 use cadre_protocol::message::Role;
-use cadre_protocol::run::{RunEnd, RunFailure, RunStatus};
+use cadre_protocol::run::{Attachment, RunEnd, RunFailure, RunStatus, Uploads};
 use cadre_protocol::tool::{ToolExecution, WorkspaceEffect};
+use cadre_store::Store;
+use cadre_store::rows::{Claim, NewRun};
 
 use super::Database;
 use super::fixtures::*;
@@ -89,8 +92,9 @@ pub async fn effects_come_from_all_runs_of_the_session(database: &impl Database)
             tool_name: "write_file".into(),
             ..ToolExecution::default()
         };
-        let effect =
-            |file: &str| Some(WorkspaceEffect { workspace_id: "w".into(), files: vec![file.into()], truncated: false });
+        let effect = |file: &str| {
+            Some(WorkspaceEffect { workspace_id: "w".into(), files: vec![file.into()], ..WorkspaceEffect::default() })
+        };
         let finished =
             |id: &str, effect| record(Record::ToolFinished { tool: call(id), effect, unknown_outcome: false });
         let entries = vec![
@@ -108,4 +112,90 @@ pub async fn effects_come_from_all_runs_of_the_session(database: &impl Database)
     let files: Vec<&str> = started.effects.iter().map(|effect| effect.effect.files[0].as_str()).collect();
     assert_eq!(files, ["0-first", "0-second", "1-first", "1-second"]);
     assert_eq!((started.effects[0].tool_call_id.as_str(), started.effects[0].tool_name.as_str()), ("c2", "write_file"));
+    let places: Vec<u64> = started.effects.iter().map(|effect| effect.run_seq).collect();
+    assert_eq!(places, [1, 1, 2, 2]);
+}
+
+/// A run with files; each is its name and its bytes.
+fn with_files(session_id: &str, files: &[(&str, &str)]) -> NewRun {
+    let mut run = new_run(session_id);
+    let file = |(name, bytes): &(&str, &str)| Attachment {
+        name: (*name).into(),
+        media_type: "text/plain".into(),
+        size: bytes.len() as u64,
+        digest: BlobDigest::of(bytes.as_bytes()),
+    };
+    run.input.files = files.iter().map(file).collect();
+    run
+}
+
+/// A turn with files, to its end.
+async fn turn_with(store: &dyn Store, session_id: &str, files: &[(&str, &str)]) -> RunId {
+    let run_id = accepted(store, with_files(session_id, files)).await.0.run_id;
+    let lease = lease(store, session_id, "w").await;
+    store.start(&run_id, &lease, now()).await.unwrap().unwrap();
+    complete(store, session_id, &run_id, lease.epoch, 0).await;
+    run_id
+}
+
+/// What the next run of a session is told, once when a worker waits for it and once when it waits for a worker.
+async fn told(store: &dyn Store, session_id: &str) -> Uploads {
+    let held = lease(store, session_id, "w").await;
+    let claimed = NewRun { claim: Some(Claim::Held(held.clone())), ..with_files(session_id, &[]) };
+    let (run, _, started) = accepted(store, claimed).await;
+    let of_claim = started.unwrap().uploads;
+    let again = lease(store, session_id, "w2").await;
+    let of_start = store.start(&run.run_id, &again, now()).await.unwrap().unwrap().uploads;
+    assert_eq!(of_claim, of_start);
+    complete(store, session_id, &run.run_id, again.epoch, 0).await;
+    of_start
+}
+
+fn names(uploads: &Uploads) -> Vec<(u64, &str)> {
+    uploads.files.iter().map(|upload| (upload.run_seq, upload.file.name.as_str())).collect()
+}
+
+pub async fn files_of_earlier_runs_are_named(database: &impl Database) {
+    let store = database.open();
+    assert!(told(&*store, "s").await.is_empty());
+    turn_with(&*store, "s", &[("a", "old"), ("b", "b")]).await;
+    turn(&*store, "s").await;
+    turn_with(&*store, "s", &[("a", "new")]).await;
+    turn_with(&*store, "other", &[("c", "c")]).await;
+    let never_started = accepted(&*store, with_files("s", &[("d", "d")])).await.0.run_id;
+    store.cancel(&never_started, None, "x", now()).await.unwrap();
+    let told = told(&*store, "s").await;
+    assert_eq!(names(&told), [(4, "a"), (2, "b")], "one of each name, the newest first");
+    assert_eq!((told.files[0].file.digest.clone(), told.truncated), (BlobDigest::of(b"new"), false));
+}
+
+pub async fn only_the_newest_files_are_named(database: &impl Database) {
+    let store = database.open();
+    let all: Vec<String> = (0..=Uploads::MAX_FILES).map(|number| format!("f{number:03}")).collect();
+    for few in all.chunks(30) {
+        let files: Vec<_> = few.iter().map(|name| (name.as_str(), "x")).collect();
+        turn_with(&*store, "s", &files).await;
+    }
+    let told = told(&*store, "s").await;
+    assert_eq!((told.files.len(), told.truncated), (Uploads::MAX_FILES, true));
+    assert_eq!((names(&told)[0], names(&told)[Uploads::MAX_FILES - 1]), ((4, "f090"), (1, "f028")));
+}
+
+pub async fn a_run_that_is_resumed_has_its_files_from_where_it_was(database: &impl Database) {
+    let store = database.open();
+    let failed = accepted(&*store, with_files("s", &[("a", "first")])).await.0.run_id;
+    let held = lease(&*store, "s", "w").await;
+    store.start(&failed, &held, now()).await.unwrap().unwrap();
+    append(&*store, "s", &failed, held.epoch, 0, vec![message(Role::User, "q")]).await;
+    fail(&*store, "s", &failed, held.epoch, 1).await;
+    turn_with(&*store, "s", &[("a", "second")]).await;
+    super::resumption::resumed(&*store, &failed, 1, None).await;
+    let held = lease(&*store, "s", "w").await;
+    let started = store.start(&failed, &held, now()).await.unwrap().unwrap();
+    assert_eq!(names(&started.uploads), [(2, "a")], "its own are its input");
+    complete(&*store, "s", &failed, started.epoch, started.progress.next_index).await;
+    let told = told(&*store, "s").await;
+    assert_eq!(names(&told), [(2, "a")], "it did not bring its file again");
+    store.fork_session(super::branches::copy("s", "t")).await.unwrap();
+    assert_eq!(self::told(&*store, "t").await, told, "a copy has them too");
 }
