@@ -350,7 +350,7 @@ async fn a_second_eviction_for_the_same_cause_is_told_as_the_last() {
     let namespace = "evicts";
     let client = cluster(namespace).await;
     let api = FakeApi::start().await;
-    let operator = Operator::start(&client, namespace, &api);
+    let operator = Operator::start(namespace, &api).await;
     let session = json!({"sessionId": "s", "agentRef": {"name": "helper"}});
     let _: Sandbox = create(&client, namespace, "Sandbox", "box", session).await;
     let sandboxes: Api<Sandbox> = Api::namespaced(client.clone(), namespace);
