@@ -51,6 +51,18 @@ struct State {
     asked: HashSet<Key>,
 }
 
+impl State {
+    /// Forgets a Sandbox that is gone, and all about it. Whether it was known.
+    fn forget(&mut self, key: &Key) -> bool {
+        self.lost.retain(|(lost, _)| lost != key);
+        let Some(sandbox) = self.known.remove(key) else { return false };
+        if let Some(uid) = sandbox.uid() {
+            self.made.remove(&uid);
+        }
+        true
+    }
+}
+
 /// The placement.
 pub struct SandboxPlacement {
     client: Client,
@@ -141,16 +153,7 @@ impl SandboxPlacement {
     }
 
     fn gone(&self, key: &Key) {
-        let known = {
-            let mut state = self.state();
-            state.lost.retain(|(lost, _)| lost != key);
-            let removed = state.known.remove(key);
-            if let Some(uid) = removed.as_ref().and_then(|sandbox| sandbox.uid()) {
-                state.made.remove(&uid);
-            }
-            removed.is_some()
-        };
-        if known {
+        if self.state().forget(key) {
             self.tell_end(key);
         }
     }
@@ -257,7 +260,7 @@ impl SandboxPlacement {
             Err(kube::Error::Api(status)) if status.code == 409 => true,
             Err(error) => return Err(refused(error)),
         };
-        self.state().known.remove(key);
+        self.state().forget(key);
         Ok(!is_another)
     }
 
