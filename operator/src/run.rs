@@ -62,8 +62,12 @@ async fn lead(
 ) -> anyhow::Result<bool> {
     let stop_work = stop.child_token();
     let mut tasks = controllers(client, settings, metrics, &stop_work)?;
-    candidate.keep(since, stop).await;
-    let lost = !stop.is_cancelled();
+    // None of them ends by itself: a leader that lacks one would lead and do nothing.
+    let broken = tokio::select! {
+        () = candidate.keep(since, stop) => false,
+        _ = tasks.join_next() => !stop.is_cancelled(),
+    };
+    let lost = !broken && !stop.is_cancelled();
     stop_work.cancel();
     if lost {
         // Another replica may lead soon: no write that is still under way may follow.
@@ -73,6 +77,7 @@ async fn lead(
     if !lost {
         candidate.release().await;
     }
+    anyhow::ensure!(!broken, "a controller has ended");
     Ok(lost)
 }
 

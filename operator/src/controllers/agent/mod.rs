@@ -64,7 +64,7 @@ fn stories(old: &AgentStatus, new: &AgentStatus) -> Vec<Story> {
         let condition = new.conditions.iter().find(|condition| condition.type_ == kind);
         condition.map(|condition| condition.message.clone()).unwrap_or_default()
     };
-    for missing in [Reason::ModelNotFound, Reason::ModelNotReady] {
+    for missing in [Reason::ModelNotFound, Reason::ModelNotReady, Reason::PriceUnknown] {
         if missing.as_str() == after {
             return vec![Story::warning(missing.as_str(), "ResolveModel", message(MODEL_RESOLVED))];
         }

@@ -180,9 +180,32 @@ fn stories(old: &RunStatus, new: &RunStatus) -> Vec<Story> {
         "Cancelled" => Some(Story::normal("RunCancelled", "Finish", message)),
         "Failed" => Some(Story::warning("RunFailed", "Finish", message)),
         "Rejected" => Some(Story::warning("RunRejected", "Submit", message)),
+        "Paused" => Some(Story::warning("RunPaused", "Wait", message)),
         "AgentNotFound" => Some(Story::warning("AgentNotFound", "Submit", message)),
         "ApiServerUnavailable" => Some(Story::warning("ApiServerUnavailable", "Submit", message)),
         _ => None,
     });
     stories
+}
+
+#[cfg(test)]
+mod tests {
+    use cadre_crds::common::conditions::{self, Truth};
+    use cadre_crds::common::reasons::Reason;
+
+    use super::*;
+
+    fn ready(reason: Reason) -> RunStatus {
+        let mut status = RunStatus::default();
+        conditions::set(&mut status.conditions, READY, Truth::Unknown, reason, "why", 1, &now());
+        status
+    }
+
+    #[test]
+    fn a_pause_is_told_for_a_person_has_to_act() {
+        let told = stories(&ready(Reason::Running), &ready(Reason::Paused));
+        let [story] = told.as_slice() else { panic!("{} events", told.len()) };
+        assert_eq!((story.reason, story.note.as_str()), ("RunPaused", "why"));
+        assert!(stories(&ready(Reason::Paused), &ready(Reason::Paused)).is_empty());
+    }
 }
