@@ -146,6 +146,20 @@ fn a_sandbox_reaches_the_worker_port_and_nothing_else() {
     assert!(said.contains("dns-udp closed") && said.contains("name closed"), "{said}");
 }
 
+/// The most processes of a container's pod, as its node's kernel has it; none where that says nothing.
+fn most_processes(container: &Container) -> Option<u64> {
+    let groups = String::from_utf8(container.proc("cgroup").unwrap()).unwrap();
+    let of = |line: &str| -> Option<(String, String)> {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let mount = if controllers.is_empty() { String::new() } else { "/pids".to_owned() };
+        (controllers.is_empty() || controllers == "pids").then(|| (mount, path.to_owned()))
+    };
+    let (mount, path) = groups.lines().rev().filter_map(of).max()?;
+    let pod = std::path::Path::new(&path).parent()?;
+    let file = format!("/sys/fs/cgroup{mount}{}/pids.max", pod.display());
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
 #[test]
 fn a_fork_bomb_leaves_the_engine_alive() {
     let story = Story::begin().unwrap();
@@ -154,6 +168,11 @@ fn a_fork_bomb_leaves_the_engine_alive() {
     }}]});
     let (agent, said) = ran(&story, "bomb", json!([bomb, shell("echo alive"), "{{last_result}}"]));
     assert!(said.contains("alive"), "tools work again: {said}");
+    if story.has_own_nodes() {
+        let [engine, sandbox] = containers(&story, &agent);
+        assert_eq!(most_processes(&engine), most_processes(&sandbox), "the bound is the pod's");
+        assert!(most_processes(&sandbox).is_some_and(|most| most <= 1024), "a pod's processes are bounded");
+    }
     let pod = story.kubernetes.object(NAMESPACE, "pods", &story.pod(&agent).unwrap()).unwrap().unwrap();
     for status in pod["status"]["containerStatuses"].as_array().unwrap() {
         assert_eq!(status["restartCount"], 0, "{status:#}");
