@@ -82,6 +82,9 @@ pub struct AgentSpec {
     /// How much of earlier turns the model sees.
     #[serde(default)]
     pub history: HistorySpec,
+    /// Which events of its runs are kept. Default: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub events: Option<EventsSpec>,
     /// Shape of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<OutputSpec>>,
@@ -247,6 +250,83 @@ fn default_true() -> bool {
 
 fn default_history_runs() -> u32 {
     3
+}
+
+/// Which events of runs are kept. Streams that are open at the API server that has the run's worker get all of them as they
+/// happen; those that come back, or are open at another one, get what is kept. How a run ended or why it is paused is always
+/// kept, as are messages, tool calls and metrics.
+///
+/// ```yaml
+/// events: {skip: [RunContent, ModelRequestStarted]}
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct EventsSpec {
+    /// Whether any are kept.
+    #[serde(default = "default_true")]
+    pub store: bool,
+    /// Events that are not kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-list-type" = "set"))]
+    pub skip: Vec<EventName>,
+}
+
+/// Events that need not be kept, by their names in streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum EventName {
+    /// A run has begun.
+    RunStarted,
+    /// A run goes on.
+    RunContinued,
+    /// The model is asked.
+    ModelRequestStarted,
+    /// A piece of the answer.
+    RunContent,
+    /// The model has answered.
+    ModelRequestCompleted,
+    /// The answer is complete.
+    RunContentCompleted,
+    /// A tool begins.
+    ToolCallStarted,
+    /// A tool has ended.
+    ToolCallCompleted,
+    /// A tool has failed.
+    ToolCallError,
+    /// Anything else, for example a retry.
+    CustomEvent,
+}
+
+impl EventName {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::RunStarted,
+        Self::RunContinued,
+        Self::ModelRequestStarted,
+        Self::RunContent,
+        Self::ModelRequestCompleted,
+        Self::RunContentCompleted,
+        Self::ToolCallStarted,
+        Self::ToolCallCompleted,
+        Self::ToolCallError,
+        Self::CustomEvent,
+    ];
+
+    /// As streams call it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::RunStarted => "RunStarted",
+            Self::RunContinued => "RunContinued",
+            Self::ModelRequestStarted => "ModelRequestStarted",
+            Self::RunContent => "RunContent",
+            Self::ModelRequestCompleted => "ModelRequestCompleted",
+            Self::RunContentCompleted => "RunContentCompleted",
+            Self::ToolCallStarted => "ToolCallStarted",
+            Self::ToolCallCompleted => "ToolCallCompleted",
+            Self::ToolCallError => "ToolCallError",
+            Self::CustomEvent => "CustomEvent",
+        }
+    }
 }
 
 /// Shape of the answer.

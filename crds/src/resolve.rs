@@ -10,7 +10,7 @@ use cadre_protocol::model::ToolChoice;
 use cadre_protocol::{money, nesting};
 use serde_json::Value;
 
-use crate::agent::{self, AgentLimits, AgentSpec, BuiltinName, ToolType};
+use crate::agent::{self, AgentLimits, AgentSpec, BuiltinName, EventName, ToolType};
 use crate::common::reasons::Reason;
 use crate::model::ModelSpec;
 
@@ -92,6 +92,7 @@ pub fn resolve(
         tool_choice: spec.tool_choice.map(tool_choice),
         max_turns: limits.max_turns.unwrap_or(DEFAULT_MAX_TURNS),
         history: HistoryPolicy { runs: if spec.history.enabled { spec.history.runs } else { 0 } },
+        skip_events: skipped(spec),
         output_schema: output_schema(spec)?,
         retry: RetryPolicy {
             retries: spec.retries.unwrap_or_default(),
@@ -113,6 +114,16 @@ pub fn resolve(
         },
         warm_seconds: spec.sandbox.as_ref().map_or_else(agent::default_warm_seconds, |sandbox| sandbox.warm_seconds),
     })
+}
+
+/// Names of the events that are not kept.
+fn skipped(spec: &AgentSpec) -> Vec<String> {
+    let skipped = match &spec.events {
+        None => &[][..],
+        Some(events) if events.store => &events.skip,
+        Some(_) => &EventName::ALL,
+    };
+    skipped.iter().map(|event| event.as_str().to_owned()).collect()
 }
 
 /// A budget that nobody can keep is none: without prices the agent does not run.
@@ -201,6 +212,19 @@ mod tests {
         assert_eq!((snapshot.max_turns, snapshot.history.runs, snapshot.warm_seconds), (100, 0, 300));
         assert_eq!(snapshot.tools[0].hosts, ["a.example"]);
         assert!(!snapshot.needs_sandbox());
+    }
+
+    #[test]
+    fn events_are_kept_unless_the_agent_says_no() {
+        let skipped = |events: Value| {
+            let spec = agent(json!({"modelRef": {"name": "m"}, "events": events}));
+            resolve(&ComponentRef::agent("team", "helper"), "default", &spec, Some(&model())).unwrap().skip_events
+        };
+        assert_eq!(skipped(json!({})), [""; 0]);
+        assert_eq!(skipped(json!({"skip": ["RunContent"]})), ["RunContent"]);
+        let all = skipped(json!({"store": false}));
+        assert_eq!(all.len(), EventName::ALL.len());
+        assert!(!all.iter().any(|name| name == "RunCompleted"), "how it ended is kept");
     }
 
     #[test]

@@ -202,6 +202,9 @@ pub struct AgentSnapshot {
     pub max_turns: u32,
     /// History.
     pub history: HistoryPolicy,
+    /// Names of events that are not kept.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub skip_events: Vec<String>,
     /// JSON Schema of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_schema: Option<Value>,

@@ -198,6 +198,8 @@ pub struct EventContext {
     pub run_id: RunId,
     /// The session.
     pub session_id: SessionId,
+    /// Names of events that are not kept.
+    pub skip: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -258,6 +260,7 @@ mod tests {
             agent_name: "Helper".into(),
             run_id: RunId::new("R").unwrap(),
             session_id: SessionId::new("S").unwrap(),
+            skip: Vec::new(),
         };
         let frame = context.to_sse(&RunEvent::text("hi\nthere"), 7, 1_796_007_354_123).unwrap();
         assert_eq!(

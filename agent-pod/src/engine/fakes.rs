@@ -57,6 +57,7 @@ pub fn agent() -> AgentSnapshot {
         tool_choice: None,
         max_turns: 20,
         history: HistoryPolicy { runs: 5 },
+        skip_events: Vec::new(),
         output_schema: None,
         retry: RetryPolicy { retries: 0, delay_seconds: 1, exponential: true },
         timeout_seconds: None,

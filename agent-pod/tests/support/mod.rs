@@ -207,6 +207,7 @@ pub fn assignment(tools: &[Builtin]) -> Assignment {
         tool_choice: None,
         max_turns: 20,
         history: HistoryPolicy { runs: 5 },
+        skip_events: Vec::new(),
         output_schema: None,
         retry: RetryPolicy { retries: 0, delay_seconds: 1, exponential: false },
         timeout_seconds: None,

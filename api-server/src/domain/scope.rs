@@ -96,6 +96,7 @@ pub fn context(run: &RunRow, agent: &AgentSnapshot) -> EventContext {
         agent_name: agent.display_name.clone(),
         run_id: run.run_id.clone(),
         session_id: run.session_id.clone(),
+        skip: agent.skip_events.clone(),
     }
 }
 

@@ -231,6 +231,7 @@ fn resolved(namespace: &str, api_id: &str, name: &str) -> Resolved {
         tool_choice: None,
         max_turns: 10,
         history: HistoryPolicy { runs: 3 },
+        skip_events: Vec::new(),
         output_schema: None,
         retry: RetryPolicy { retries: 0, delay_seconds: 1, exponential: false },
         timeout_seconds: None,

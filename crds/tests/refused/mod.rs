@@ -47,6 +47,7 @@ fn agents() -> Vec<Case> {
             "http belongs to name Http",
         ),
         agent("http without hosts", "tools: [{type: Builtin, builtin: {name: Http}}]", "name Http needs http.hosts"),
+        agent("an end that is not to be kept", "events: {skip: [RunCompleted]}", "supported values: \"RunStarted\""),
         agent(
             "a tool that needs two kinds of answers",
             "tools: [{type: Builtin, builtin: {name: Shell}, requireApproval: [shell], externalExecution: [shell]}]",

@@ -81,6 +81,7 @@ impl Live {
             agent_name: agent.display_name.clone(),
             run_id: self.run_id.clone(),
             session_id: self.session_id.clone(),
+            skip: agent.skip_events.clone(),
         }
     }
 }
@@ -167,12 +168,16 @@ fn write(
         Err(limit) => return Ok(AppendOutcome::LimitExceeded(limit)),
     };
     let bodies: usize = entries.iter().map(Prepared::bytes).sum();
-    let bytes = end.bytes.saturating_add(bodies.max(frames.len()) as u64);
+    let bytes = end.bytes.saturating_add(bodies.max(frames.live.len()) as u64);
     if bytes > MAX_RUN_BYTES {
         return Ok(AppendOutcome::LimitExceeded(RUN_TOO_LARGE));
     }
+    let Rendered { live: frames, kept } = frames;
     let chunk = EventChunk { first_index: end.next_index, next_index: batch.next_index(), frames: Arc::from(frames) };
-    insert_chunk(db, &live.run_id, &chunk, bytes)?;
+    match kept {
+        None => insert_chunk(db, &live.run_id, &chunk, bytes)?,
+        Some(kept) => insert_chunk(db, &live.run_id, &EventChunk { frames: Arc::from(kept), ..chunk.clone() }, bytes)?,
+    }
     let mut ended = None;
     for entry in entries {
         if let Some(end) = write_fact(db, live, entry, metrics.as_ref(), bytes)? {
@@ -186,16 +191,35 @@ fn is_end(entry: &Prepared) -> bool {
     matches!(entry.frame, Frame::Completed { .. }) || matches!(entry.fact, Fact::Finished(_))
 }
 
+/// A batch's events.
+struct Rendered {
+    /// For whoever listens.
+    live: String,
+    /// For the record, where that is less.
+    kept: Option<String>,
+}
+
 fn render(
     batch: &PreparedBatch,
     entries: &[Prepared],
     metrics: Option<&RunMetrics>,
-) -> Result<Result<String, Limit>, DbError> {
+) -> Result<Result<Rendered, Limit>, DbError> {
     let mut frames = String::with_capacity(entries.iter().map(Prepared::bytes).sum());
+    // What of it is kept, as long as that is not all.
+    let mut kept: Option<String> = None;
     for entry in entries {
         match &entry.frame {
             Frame::None => {}
-            Frame::Ready(text) => frames.push_str(text),
+            Frame::Ready { text, kept: false } => {
+                kept.get_or_insert_with(|| frames.clone());
+                frames.push_str(text);
+            }
+            Frame::Ready { text, kept: true } => {
+                frames.push_str(text);
+                if let Some(kept) = &mut kept {
+                    kept.push_str(text);
+                }
+            }
             Frame::Completed { content, content_type } => {
                 let event = RunEvent::RunCompleted {
                     content: content.clone(),
@@ -207,10 +231,13 @@ fn render(
                     return Ok(Err(EVENT_TOO_LARGE));
                 }
                 frames.push_str(&text);
+                if let Some(kept) = &mut kept {
+                    kept.push_str(&text);
+                }
             }
         }
     }
-    Ok(Ok(frames))
+    Ok(Ok(Rendered { live: frames, kept }))
 }
 
 fn write_fact(

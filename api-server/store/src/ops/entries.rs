@@ -15,7 +15,12 @@ pub enum Frame {
     /// Nothing.
     None,
     /// A rendered event.
-    Ready(String),
+    Ready {
+        /// Its text.
+        text: String,
+        /// Whether it is for those too who come later.
+        kept: bool,
+    },
     /// The end of a good run; rendered with its metrics once they are summed.
     Completed {
         /// The answer.
@@ -85,7 +90,7 @@ impl Prepared {
     pub fn bytes(&self) -> usize {
         let frame = match &self.frame {
             Frame::None | Frame::Completed { .. } => 0,
-            Frame::Ready(text) => text.len(),
+            Frame::Ready { text, kept: _ } => text.len(),
         };
         let fact = match &self.fact {
             Fact::None | Fact::Retry | Fact::Finished(_) => 0,
@@ -135,7 +140,7 @@ pub fn prepare(context: &EventContext, batch: &Batch) -> Result<Result<PreparedB
             return Ok(Err("entries follow the end of the run"));
         }
         let entry = prepare_entry(context, first_index.saturating_add(offset as u64), entry)?;
-        if matches!(&entry.frame, Frame::Ready(text) if text.len() > MAX_EVENT_BYTES) {
+        if matches!(&entry.frame, Frame::Ready { text, .. } if text.len() > MAX_EVENT_BYTES) {
             return Ok(Err(EVENT_TOO_LARGE));
         }
         prepared.push(entry);
@@ -155,7 +160,10 @@ fn prepare_entry(context: &EventContext, index: u64, entry: &Entry) -> Result<Pr
         Some(RunEvent::RunCompleted { content, content_type, metrics: _ }) => {
             Frame::Completed { content: content.clone(), content_type: content_type.clone() }
         }
-        Some(event) => Frame::Ready(context.to_sse(event, index, at_ms)?),
+        Some(event) => Frame::Ready {
+            text: context.to_sse(event, index, at_ms)?,
+            kept: !context.skip.iter().any(|skipped| skipped == event.name()),
+        },
     };
     let fact = match record {
         None => Fact::None,

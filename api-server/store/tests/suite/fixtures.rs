@@ -44,6 +44,7 @@ pub fn agent(name: &str) -> AgentSnapshot {
         tool_choice: None,
         max_turns: 10,
         history: HistoryPolicy { runs: 3 },
+        skip_events: Vec::new(),
         output_schema: None,
         retry: RetryPolicy { retries: 0, delay_seconds: 0, exponential: false },
         timeout_seconds: None,
@@ -140,6 +141,7 @@ pub fn context(run_id: &RunId, session_id: &str) -> EventContext {
         agent_name: "Helper".into(),
         run_id: run_id.clone(),
         session_id: session(session_id),
+        skip: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cadre_protocol::event::{MAX_EVENT_BYTES, RunEvent};
+use cadre_protocol::event::{EventContext, MAX_EVENT_BYTES, RunEvent};
 use cadre_protocol::ids::{Epoch, RunId};
 use cadre_protocol::journal::{Batch, Record};
 use cadre_protocol::message::Role;
@@ -32,6 +32,28 @@ pub async fn events_are_stored_as_they_go_out(database: &impl Database) {
     assert_eq!(&*chunk.frames, expected);
     assert_eq!(store.events(&run_id, None, usize::MAX).await.unwrap(), Some(chunk));
     assert_eq!(store.run(&run_id).await.unwrap().unwrap().next_index, 3);
+}
+
+pub async fn events_that_are_not_kept_only_go_out(database: &impl Database) {
+    let store = database.open();
+    let (run_id, lease) = running(&*store, "s").await;
+    let context = EventContext { skip: vec!["RunContent".into()], ..context(&run_id, "s") };
+    let names = |frames: &str| -> Vec<String> {
+        frames.lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned).collect()
+    };
+    let begun = event(RunEvent::RunContinued {});
+    let batch = |first_index, entries| Batch { run_id: run_id.clone(), epoch: lease.epoch, first_index, entries };
+    let first = store.append(&context, &batch(0, vec![text("a"), begun, text("b")])).await.unwrap();
+    let (next_index, chunk, _) = appended(first);
+    assert_eq!(
+        (next_index, names(&chunk.unwrap().frames)),
+        (3, ["RunContent", "RunContinued", "RunContent"].map(String::from).to_vec())
+    );
+    appended(store.append(&context, &batch(3, vec![text("c")])).await.unwrap());
+    assert_eq!(names(&frames(&*store, &run_id).await), ["RunContinued"]);
+    complete(&*store, "s", &run_id, lease.epoch, 4).await;
+    assert_eq!(names(&frames(&*store, &run_id).await), ["RunContinued", "RunCompleted"]);
+    assert_eq!(store.run(&run_id).await.unwrap().unwrap().next_index, 7);
 }
 
 pub async fn a_batch_sent_again_is_acknowledged_once(database: &impl Database) {

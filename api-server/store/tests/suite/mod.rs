@@ -111,6 +111,7 @@ macro_rules! conformance {
                 of_many_that_take_a_run_one_gets_it;
             journal:
                 events_are_stored_as_they_go_out,
+                events_that_are_not_kept_only_go_out,
                 a_batch_sent_again_is_acknowledged_once,
                 a_gap_is_told,
                 an_old_epoch_is_fenced,
