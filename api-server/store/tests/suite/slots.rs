@@ -79,7 +79,7 @@ pub async fn a_run_that_goes_on_keeps_a_limit_that_came_later(database: &impl Da
     fail(&*store, "s", &run_id, held.epoch, 0).await;
     // Meanwhile its agent got one slot, which another session has.
     let other = accepted(&*store, limited("t", "helper", 1)).await.0.run_id;
-    assert_eq!(granted(&*store, "helper").await, [other.clone()]);
+    assert_eq!(granted(&*store, "helper").await, std::slice::from_ref(&other));
     let started = store.take(&other, &worker("w"), "w", now()).await.unwrap().unwrap();
     let limited = Resumption { is_limited: true, ..resumption(&run_id, 0, None) };
     let agent = Arc::new(AgentSnapshot { max_concurrent_sessions: Some(1), ..(*limited.agent).clone() });
@@ -88,7 +88,7 @@ pub async fn a_run_that_goes_on_keeps_a_limit_that_came_later(database: &impl Da
     assert_eq!(granted(&*store, "helper").await, []);
     assert!(!take(&*store, &run_id).await, "it waits for its slot");
     complete(&*store, "t", &other, started.epoch, 0).await;
-    assert_eq!(granted(&*store, "helper").await, [run_id.clone()]);
+    assert_eq!(granted(&*store, "helper").await, std::slice::from_ref(&run_id));
     assert!(take(&*store, &run_id).await);
 }
 
