@@ -14,7 +14,7 @@ impl Service {
         let (service, run_id) = (self.clone(), run_id.clone());
         self.spawn(async move {
             match service.ended_run(&run_id).await {
-                Ok(Some(ended)) => service.0.traces.ended(ended),
+                Ok(Some(ended)) => service.0.traces.ended(&ended),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(run_id = %run_id, error = %error, "the trace of a run can't be made"),
             }

@@ -10,9 +10,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::EndedRun;
-use super::spans;
-
 /// Spans of one request.
 const BATCH: usize = 512;
 /// Longest time that a span waits for company.
@@ -44,21 +41,22 @@ pub fn exporter(endpoint: &str) -> Result<OtlpExporter, InvalidEndpoint> {
     Ok(exporter)
 }
 
-/// Sends until nobody hands over runs any more, or `stop` has fired and what waits is sent.
-pub async fn run(exporter: OtlpExporter, mut runs: mpsc::Receiver<EndedRun>, stop: CancellationToken) {
+/// Sends until nobody hands over spans any more, or `stop` has fired and what waits is sent.
+pub async fn run(exporter: OtlpExporter, mut spans: mpsc::Receiver<SpanData>, stop: CancellationToken) {
     let mut batch = Vec::new();
     loop {
         let more = tokio::select! {
             biased;
-            run = runs.recv() => run,
+            count = spans.recv_many(&mut batch, BATCH) => count,
             () = tokio::time::sleep(LINGER), if !batch.is_empty() => {
                 send(&exporter, &mut batch).await;
                 continue;
             }
-            () = stop.cancelled() => None,
+            () = stop.cancelled() => 0,
         };
-        let Some(run) = more else { break };
-        batch.extend(spans::of_run(&run));
+        if more == 0 {
+            break;
+        }
         if batch.len() >= BATCH {
             send(&exporter, &mut batch).await;
         }

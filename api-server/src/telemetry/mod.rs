@@ -11,6 +11,7 @@ mod parent;
 mod spans;
 
 use cadre_store::rows::{ModelCallFact, RunDetail};
+use opentelemetry_sdk::trace::SpanData;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,8 +19,8 @@ use tokio_util::task::TaskTracker;
 pub use export::InvalidEndpoint;
 pub use parent::TraceParent;
 
-/// Runs that may wait for the collector.
-const WAITING_RUNS: usize = 4096;
+/// Spans that may wait for the collector: some ten megabytes.
+const WAITING_SPANS: usize = 16_384;
 
 /// What a trace is made from.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub struct EndedRun {
 
 /// Where traces go. Clones share it; the default goes nowhere.
 #[derive(Debug, Clone, Default)]
-pub struct Traces(Option<mpsc::Sender<EndedRun>>);
+pub struct Traces(Option<mpsc::Sender<SpanData>>);
 
 impl Traces {
     /// Sends to an OTLP collector by HTTP (protobuf), until `stop` fires and what waits is sent. `endpoint` is the base, as
@@ -44,8 +45,8 @@ impl Traces {
     /// When the endpoint is no http URL.
     pub fn to(endpoint: &str, tasks: &TaskTracker, stop: CancellationToken) -> Result<Self, InvalidEndpoint> {
         let exporter = export::exporter(endpoint)?;
-        let (sender, runs) = mpsc::channel(WAITING_RUNS);
-        tasks.spawn(export::run(exporter, runs, stop));
+        let (sender, spans) = mpsc::channel(WAITING_SPANS);
+        tasks.spawn(export::run(exporter, spans, stop));
         Ok(Self(Some(sender)))
     }
 
@@ -55,11 +56,34 @@ impl Traces {
         self.0.is_some()
     }
 
-    /// Hands over a run that has ended. Never waits: what doesn't fit is dropped.
-    pub fn ended(&self, run: EndedRun) {
+    /// Hands over a run that has ended. Never waits: a trace that doesn't fit is dropped. What waits are spans, without the
+    /// conversation that they are made from.
+    pub fn ended(&self, run: &EndedRun) {
+        self.send(spans::of_run(run));
+    }
+
+    fn send(&self, spans: Vec<SpanData>) {
         let Some(sender) = &self.0 else { return };
-        if sender.try_send(run).is_err() {
-            tracing::warn!("the trace of a run is dropped: the collector is behind");
+        match sender.try_reserve_many(spans.len()) {
+            Ok(places) => places.zip(spans).for_each(|(place, span)| place.send(span)),
+            Err(_) => tracing::warn!("the trace of a run is dropped: the collector is behind"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_that_does_not_fit_is_dropped_whole() {
+        let (sender, mut waiting) = mpsc::channel(3);
+        let traces = Traces(Some(sender));
+        traces.send(vec![spans::any(), spans::any()]);
+        traces.send(vec![spans::any(), spans::any()]);
+        assert!(waiting.try_recv().is_ok() && waiting.try_recv().is_ok());
+        assert!(waiting.try_recv().is_err());
+        traces.send(vec![spans::any(), spans::any(), spans::any()]);
+        assert!(waiting.try_recv().is_ok(), "there is room again");
     }
 }

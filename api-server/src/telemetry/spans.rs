@@ -15,24 +15,33 @@ use sha2::{Digest, Sha256};
 
 use super::EndedRun;
 
-/// All spans of a run: the run, its wait in the queue, its model calls and its tools.
+/// All spans of a run: the run, its wait in the queue, the engine's work, and below that model calls and tools. A run that went
+/// on after its end is told again from there, under the same trace.
 pub fn of_run(ended: &EndedRun) -> Vec<SpanData> {
     let run = &ended.detail.run;
     if ended.parent.is_some_and(|parent| !parent.sampled) {
         return Vec::new();
     }
     let id = ended.parent.map_or_else(|| trace_id(run.run_id.as_str()), |parent| parent.trace_id);
-    let trace = Trace { id, root: span_id(run.run_id.as_str(), "run") };
+    let own = |part: &str| span_id(run.run_id.as_str(), &format!("{part} {}", run.attempt));
+    let trace = Trace { id, root: own("run"), queue: own("queue"), engine: own("engine") };
     let mut spans = vec![trace.run(ended)];
     spans.extend(trace.queue(run));
-    spans.extend(ended.model_calls.iter().map(|call| trace.model_call(run, call)));
-    spans.extend(ended.detail.tools.iter().filter_map(|call| trace.tool(run, call)));
+    spans.extend(trace.engine(run));
+    let is_told = |at_ms: u64| run.attempt > 1 && run.started_at_ms.is_some_and(|started| at_ms < started);
+    let calls = ended.model_calls.iter().filter(|call| !is_told(call.at_ms));
+    spans.extend(calls.map(|call| trace.model_call(run, call)));
+    let ended_at = |call: &&ToolCallState| call.tool.metrics.map_or(0, |metrics| millis(metrics.end_time));
+    let tools = ended.detail.tools.iter().filter(|call| !is_told(ended_at(call)));
+    spans.extend(tools.filter_map(|call| trace.tool(run, call)));
     spans
 }
 
 struct Trace {
     id: TraceId,
     root: SpanId,
+    queue: SpanId,
+    engine: SpanId,
 }
 
 impl Trace {
@@ -69,9 +78,19 @@ impl Trace {
 
     fn queue(&self, run: &RunRow) -> Option<SpanData> {
         let started = run.started_at_ms?;
-        let id = span_id(run.run_id.as_str(), "queue");
-        let times = (run.created_at_ms, started);
-        Some(self.span(id, "queue".to_owned(), SpanKind::Internal, times, Vec::new(), Status::Unset))
+        let times = (run.created_at_ms.min(started), started);
+        Some(self.span(self.queue, "queue".to_owned(), SpanKind::Internal, times, Vec::new(), Status::Unset))
+    }
+
+    /// From the run's start to its end: the worker's time, pauses among it.
+    fn engine(&self, run: &RunRow) -> Option<SpanData> {
+        let times = (run.started_at_ms?, run.finished_at_ms?);
+        Some(self.span(self.engine, "engine".to_owned(), SpanKind::Internal, times, Vec::new(), Status::Unset))
+    }
+
+    /// A part of the engine's work.
+    fn below_engine(&self, span: SpanData) -> SpanData {
+        SpanData { parent_span_id: self.engine, ..span }
     }
 
     fn model_call(&self, run: &RunRow, call: &ModelCallFact) -> SpanData {
@@ -89,7 +108,8 @@ impl Trace {
         ];
         let id = span_id(run.run_id.as_str(), &format!("model {}", call.call_id));
         let times = (call.at_ms.saturating_sub(call.duration_ms), call.at_ms);
-        self.span(id, format!("chat {}", call.model_id), SpanKind::Client, times, attributes, Status::Unset)
+        let name = format!("chat {}", call.model_id);
+        self.below_engine(self.span(id, name, SpanKind::Client, times, attributes, Status::Unset))
     }
 
     /// A tool that never ran, or whose outcome nobody knows, has no times and no span.
@@ -109,7 +129,7 @@ impl Trace {
         let id = span_id(run.run_id.as_str(), &format!("tool {}", tool.tool_call_id));
         let name = format!("execute_tool {}", tool.tool_name);
         let times = (millis(metrics.start_time), millis(metrics.end_time));
-        Some(self.span(id, name, SpanKind::Internal, times, attributes, status))
+        Some(self.below_engine(self.span(id, name, SpanKind::Internal, times, attributes, status)))
     }
 
     fn span(
@@ -166,6 +186,14 @@ fn int(n: u64) -> i64 {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "Unix times in milliseconds fit")]
 fn millis(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e3) as u64
+}
+
+/// A span of nothing.
+#[cfg(test)]
+pub fn any() -> SpanData {
+    let trace =
+        Trace { id: trace_id("r"), root: span_id("r", "a"), queue: span_id("r", "b"), engine: span_id("r", "c") };
+    trace.span(trace.root, "any".to_owned(), SpanKind::Internal, (0, 0), Vec::new(), Status::Unset)
 }
 
 #[cfg(test)]

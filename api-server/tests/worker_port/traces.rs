@@ -74,10 +74,15 @@ async fn a_run_is_one_trace_that_tells_no_content() {
     let root = spans.iter().find(|span| span.name == "invoke_agent helper").unwrap();
     assert!(root.parent_span_id.is_empty());
     assert!(spans.iter().all(|span| span.trace_id == root.trace_id));
-    let children = spans.iter().filter(|span| span.parent_span_id == root.span_id);
-    let mut names: Vec<_> = children.map(|span| span.name.as_str()).collect();
-    names.sort_unstable();
-    assert_eq!(names, ["chat echo-1", "execute_tool shell", "queue"]);
+    let below = |parent: &Span| -> Vec<&str> {
+        let children = spans.iter().filter(|span| span.parent_span_id == parent.span_id);
+        let mut names: Vec<_> = children.map(|span| span.name.as_str()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(below(root), ["engine", "queue"]);
+    let engine = spans.iter().find(|span| span.name == "engine").unwrap();
+    assert_eq!(below(engine), ["chat echo-1", "execute_tool shell"]);
     let tool = spans.iter().find(|span| span.name == "execute_tool shell").unwrap();
     assert_eq!(tool.end_time_unix_nano - tool.start_time_unix_nano, 2_500_000_000);
 }
