@@ -213,7 +213,11 @@ fn collect(path: &Path, depth: usize, found: &mut Vec<(PathBuf, String)>) -> Res
     let metadata = std::fs::metadata(path).map_err(failed)?;
     if metadata.is_file() {
         let yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if yaml && metadata.len() <= MAX_FILE_BYTES {
+        if yaml && metadata.len() > MAX_FILE_BYTES {
+            let message = format!("is larger than {} MiB, which no manifest is", MAX_FILE_BYTES >> 20);
+            return Err(FolderError::Problems(vec![Problem { file: path.to_owned(), line: 1, message }]));
+        }
+        if yaml {
             found.push((path.to_owned(), std::fs::read_to_string(path).map_err(failed)?));
         }
         return Ok(());

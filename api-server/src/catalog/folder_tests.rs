@@ -22,6 +22,17 @@ fn put(path: &Path, text: &str) {
     std::fs::rename(whole, path).unwrap();
 }
 
+#[test]
+fn a_file_that_is_too_large_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.yaml"), MODEL).unwrap();
+    let large = folder.path().join("large.yaml");
+    std::fs::File::create(&large).unwrap().set_len(MAX_FILE_BYTES + 1).unwrap();
+    let refused = FolderCatalog::open(folder.path(), "default").err().unwrap();
+    let FolderError::Problems(problems) = &refused else { panic!("{refused}") };
+    assert_eq!((problems[0].file.as_path(), problems[0].line), (large.as_path(), 1));
+}
+
 #[tokio::test]
 async fn a_change_is_seen_and_a_mistake_leaves_the_last_good_picture() {
     let folder = tempfile::tempdir().unwrap();

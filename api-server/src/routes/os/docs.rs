@@ -1,20 +1,27 @@
 //! `GET /openapi.json` and `GET /docs`.
 
+use std::sync::LazyLock;
+
 use axum::response::{Html, IntoResponse, Response};
+use bytes::Bytes;
 use http::{HeaderValue, header};
 
 use crate::openapi;
 
+/// Both are made once: anybody may ask for them, and making them takes longer than most requests.
+static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| openapi::document().into());
+static PAGE: LazyLock<Bytes> = LazyLock::new(|| page(&openapi::api()).into());
+
 /// The OpenAPI document.
 pub async fn openapi_json() -> Response {
     let json = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    (json, openapi::document()).into_response()
+    (json, DOCUMENT.clone()).into_response()
 }
 
 /// A plain page that lists the operations: no script, nothing from elsewhere.
 pub async fn docs() -> Response {
     let policy = HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'");
-    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(page(&openapi::api()))).into_response()
+    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(PAGE.clone())).into_response()
 }
 
 fn page(api: &utoipa::openapi::OpenApi) -> String {
