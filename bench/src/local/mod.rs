@@ -9,6 +9,7 @@ mod postgres;
 mod server;
 mod sides;
 mod stub;
+mod troubles;
 
 use std::path::PathBuf;
 
@@ -48,6 +49,8 @@ pub enum What {
     Turns,
     /// Runs read again.
     Replay,
+    /// Cancels, and workers that are killed.
+    Troubles,
 }
 
 /// Measures.

@@ -165,6 +165,11 @@ impl Server {
         Target { address: self.address, agent: agent.to_owned(), key: None }
     }
 
+    /// Its worker process.
+    pub fn worker(&self) -> Option<u32> {
+        process::family(self.pid).into_iter().nth(1)
+    }
+
     /// What it has used until now.
     pub fn used(&self) -> Used {
         let mut used = Used::default();

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use super::measures::{self, Goals};
 use super::postgres::Postgres;
 use super::server::{Record, Server, Used};
-use super::{What, load, stub};
+use super::{What, load, stub, troubles};
 use crate::client::Target;
 use crate::stats::Samples;
 use crate::table::{Goal, Row, Table};
@@ -178,6 +178,9 @@ async fn whole(
     }
     if programs.wants(What::Replay) {
         measures::replays(&sides, goals, table).await?;
+    }
+    if programs.wants(What::Troubles) {
+        troubles::measure(&sides.cadre, table).await?;
     }
     sides.stop().await
 }
