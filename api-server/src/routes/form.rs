@@ -81,7 +81,12 @@ async fn read_multipart<S: Send + Sync>(request: Request, state: &S) -> Result<A
                 files.push(Upload { name: file_name, media_type, bytes });
             }
         } else {
-            pairs.push((name, read_text(field).await?));
+            let text = read_text(field).await?;
+            if name == "files" && !text.is_empty() {
+                // Its name is in another encoding than UTF-8, or in `filename*` alone: a file must not be lost in silence.
+                return Err(ApiError::bad_request("A part called files needs a filename in UTF-8"));
+            }
+            pairs.push((name, text));
         }
     }
     Ok(ApiForm { fields: Fields::of_body(pairs), files })
@@ -143,6 +148,15 @@ mod tests {
         assert_eq!((error.status().as_u16(), error.message()), (400, "Field exceeded maximum size of 1024KB."));
         let error = read("application/x-www-form-urlencoded", format!("message={long}")).await.unwrap_err();
         assert_eq!(error.message(), "Field exceeded maximum size of 1024KB.");
+    }
+
+    #[tokio::test]
+    async fn a_file_without_a_name_is_not_lost_in_silence() {
+        let part =
+            |disposition: &str| format!("--X\r\ncontent-disposition: form-data; {disposition}\r\n\r\n1,2\r\n--X--\r\n");
+        let error = read(MULTIPART, part("name=\"files\"; filename*=UTF-8''a%20b.txt")).await.unwrap_err();
+        assert_eq!(error.status().as_u16(), 400);
+        assert!(read(MULTIPART, part("name=\"files\"; filename=\"a b.txt\"")).await.is_ok());
     }
 
     #[tokio::test]
