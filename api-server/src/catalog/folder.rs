@@ -78,7 +78,10 @@ impl FolderCatalog {
     /// # Errors
     /// As [`Self::open`]; the last good picture stays.
     pub fn reload(&self) -> Result<(), FolderError> {
-        let files = files(&self.folder)?;
+        let files = match files(&self.folder) {
+            Ok(files) => files,
+            Err(error) => return Err(self.unreadable(error)),
+        };
         let generation = {
             let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
             *generation += 1;
@@ -96,6 +99,19 @@ impl FolderCatalog {
                 Err(FolderError::Problems(problems))
             }
         }
+    }
+
+    /// A file that can't be read is a problem like one with a wrong manifest: whoever follows them is told.
+    fn unreadable(&self, error: FolderError) -> FolderError {
+        let problems = match error {
+            FolderError::Io { path, source } if path != self.folder => {
+                vec![Problem { file: path, line: 1, message: format!("can't be read: {source}") }]
+            }
+            FolderError::Problems(problems) => problems,
+            other => return other,
+        };
+        self.problems.send_replace(problems.clone());
+        FolderError::Problems(problems)
     }
 
     /// Reads the folder again whenever it changes, until `stop` fires.

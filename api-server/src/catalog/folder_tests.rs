@@ -23,6 +23,20 @@ fn put(path: &Path, text: &str) {
 }
 
 #[test]
+fn a_file_that_can_not_be_read_is_told_like_a_wrong_one() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.yaml"), MODEL).unwrap();
+    let catalog = FolderCatalog::open(folder.path(), "default").unwrap();
+    let problems = catalog.problems();
+    std::fs::write(folder.path().join("b.yaml"), [0xff, 0xfe]).unwrap();
+    assert!(catalog.reload().is_err());
+    assert!(problems.borrow()[0].message.starts_with("can't be read"), "{:?}", problems.borrow());
+    std::fs::remove_file(folder.path().join("b.yaml")).unwrap();
+    catalog.reload().unwrap();
+    assert!(problems.borrow().is_empty());
+}
+
+#[test]
 fn a_file_that_is_too_large_is_told() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("m.yaml"), MODEL).unwrap();
