@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use cadre_exec::client::{ExecClient, ExecListener, ExecLost};
 use cadre_exec::orphans;
 use cadre_protocol::exec::{ExecBody, ExecOp};
-use cadre_protocol::ids::{Epoch, SessionId, hex_sha256};
+use cadre_protocol::ids::{Epoch, SessionId};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +53,7 @@ struct Spawner {
 
 struct Session {
     workspace: Arc<ExecWorkspace>,
+    folder: PathBuf,
     last_used: Instant,
     stop: CancellationToken,
 }
@@ -88,8 +89,12 @@ impl Sandboxes {
             Source::Children { spawner, sessions } => {
                 let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
                 let found = match sessions.remove(session) {
-                    Some(found) => found,
-                    None => self.start(spawner, session)?,
+                    Some(found) if found.folder.is_dir() => found,
+                    gone => {
+                        // The session was deleted with its files, and this is another one of that id.
+                        gone.into_iter().for_each(|session| session.stop.cancel());
+                        self.start(spawner, session)?
+                    }
                 };
                 let workspace = found.workspace.clone();
                 sessions.insert(session.clone(), Session { last_used: Instant::now(), ..found });
@@ -101,17 +106,17 @@ impl Sandboxes {
     }
 
     fn start(&self, spawner: &Spawner, session: &SessionId) -> io::Result<Session> {
-        let name: String = hex_sha256(session.as_str().as_bytes()).chars().take(24).collect();
-        let folder = spawner.workspaces_dir.join(&name);
+        let folder = spawner.workspaces_dir.join(session.folder_name());
         std::fs::create_dir_all(&folder)?;
-        let socket = spawner.sockets_dir.join(&name);
+        // An earlier exec-server of the session may still be leaving its own.
+        let socket = spawner.sockets_dir.join(uuid::Uuid::new_v4().simple().to_string());
         let workspace = Arc::new(ExecWorkspace::listen(&socket)?);
         let stop = CancellationToken::new();
         self.children.spawn(supervise(spawner.command(&socket, &folder), stop.clone()));
-        Ok(Session { workspace, last_used: Instant::now(), stop })
+        Ok(Session { workspace, folder, last_used: Instant::now(), stop })
     }
 
-    /// Ends child processes of sessions that had no run for a while.
+    /// Ends child processes of sessions that had no run for a while, or whose files are gone.
     pub fn reap(&self) {
         let Source::Children { sessions, .. } = &self.source else { return };
         let mut sessions = sessions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +124,7 @@ impl Sandboxes {
             if Arc::strong_count(&session.workspace) > 1 {
                 session.last_used = Instant::now();
             }
-            let keep = session.last_used.elapsed() < IDLE_TIME;
+            let keep = session.last_used.elapsed() < IDLE_TIME && session.folder.is_dir();
             if !keep {
                 session.stop.cancel();
             }

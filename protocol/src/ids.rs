@@ -113,6 +113,12 @@ impl RunId {
 }
 
 impl SessionId {
+    /// Name of its folder where workspaces are folders of one machine (`cadre dev`).
+    #[must_use]
+    pub fn folder_name(&self) -> String {
+        hex_sha256(self.as_str().as_bytes()).chars().take(24).collect()
+    }
+
     /// A new random id, as AgentOS gives to a run without one.
     #[must_use]
     pub fn generate() -> Self {

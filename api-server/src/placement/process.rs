@@ -4,6 +4,7 @@
 //! this process lives: a worker ends when it is closed.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ pub struct ProcessOptions {
     pub env: Vec<(OsString, OsString)>,
     /// How many.
     pub workers: u32,
+    /// Where sessions have their folders.
+    pub workspaces: PathBuf,
 }
 
 struct Pool {
@@ -148,8 +151,15 @@ impl Placement for ProcessPlacement {
         Ok(())
     }
 
-    async fn remove(&self, _session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
-        Ok(())
+    /// Its files; what still runs there ends when its worker finds them gone.
+    async fn remove(&self, session_id: &SessionId, _component: &ComponentRef) -> Result<(), PlacementError> {
+        let folder = self.pool.options.workspaces.join(session_id.folder_name());
+        match tokio::fs::remove_dir_all(&folder).await {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(PlacementError::Unavailable(format!("its files can't be removed: {error}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn events(&self) -> broadcast::Receiver<PlacementEvent> {

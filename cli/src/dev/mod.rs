@@ -82,7 +82,7 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     logs();
     let key = std::env::var(&args.token_env).ok().filter(|key| !key.is_empty()).map(SecretString::from);
     let authentication = Authentication::new(key.as_ref(), args.listen, true)?;
-    let stop = stop_signal()?;
+    let (asked, stop) = (stop_signal()?, CancellationToken::new());
     let catalog = FolderCatalog::open(&args.dir, NAMESPACE).map_err(wrong)?;
     let watch = catalog.watch(stop.clone())?;
     // What changed before the watch began would otherwise be seen at the next change only.
@@ -98,6 +98,13 @@ pub async fn dev(args: DevArgs) -> anyhow::Result<()> {
     let auth = LocalAuth::generate();
     let options = processes::options(std::env::current_exe()?, sockets.path(), &link, &data.workspaces, args.workers);
     let placement = Arc::new(ProcessPlacement::start(options, auth.clone()));
+    // Workers first: what their tools have just done is still recorded.
+    let (workers, stopping) = (placement.clone(), stop.clone());
+    tokio::spawn(async move {
+        asked.cancelled().await;
+        workers.stop().await;
+        stopping.cancel();
+    });
 
     let key_variable = key.is_some().then_some(args.token_env.as_str());
     let telling = tokio::spawn(tell(catalog.clone(), catalog.changes(), catalog.problems(), stop.clone()));
@@ -167,6 +174,8 @@ async fn tell(
 struct Data {
     store: Arc<dyn Store>,
     workspaces: PathBuf,
+    /// Locked: two servers on one record would take each other's runs.
+    _lock: std::fs::File,
 }
 
 impl Data {
@@ -179,6 +188,10 @@ impl Data {
             .mode(0o700)
             .create(&workspaces)
             .with_context(|| format!("{} can't be made", workspaces.display()))?;
+        let lock = std::fs::File::create(folder.join("lock"))?;
+        if lock.try_lock().is_err() {
+            anyhow::bail!("{} is in use by another cadre dev: stop that one, or name another --data", folder.display());
+        }
         // What agents make is no part of the folder that the manifests are versioned in.
         std::fs::write(folder.join(".gitignore"), "*\n")?;
         let workspaces = workspaces.canonicalize()?;
@@ -189,7 +202,7 @@ impl Data {
             }
             None => Database::Sqlite(folder.canonicalize()?.join("cadre.db")),
         };
-        Ok(Self { store: cluster::open(database, args.durability.into()).await?, workspaces })
+        Ok(Self { store: cluster::open(database, args.durability.into()).await?, workspaces, _lock: lock })
     }
 }
 
@@ -199,16 +212,22 @@ fn logs() {
     let _ = tracing_subscriber::fmt().compact().with_env_filter(filter).with_writer(std::io::stderr).try_init();
 }
 
+/// Fires at the first Ctrl-C or SIGTERM. The second one ends this process at once: workers follow it.
 fn stop_signal() -> anyhow::Result<CancellationToken> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = CancellationToken::new();
     let fired = stop.clone();
     tokio::spawn(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        for is_first in [true, false] {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if is_first {
+                fired.cancel();
+            }
         }
-        fired.cancel();
+        std::process::exit(130);
     });
     Ok(stop)
 }

@@ -40,7 +40,7 @@ pub fn options(program: PathBuf, sockets: &Path, link: &Path, workspaces: &Path,
     let args = ["__worker".into(), "--api".into(), endpoint, "--workspaces".into(), workspaces.into()];
     let kept = KEPT.iter().filter_map(|name| Some((OsString::from(*name), std::env::var_os(name)?)));
     let env = kept.chain([("TMPDIR".into(), sockets.into())]).collect();
-    ProcessOptions { program, args: args.into(), env, workers }
+    ProcessOptions { program, args: args.into(), env, workers, workspaces: workspaces.to_owned() }
 }
 
 /// Runs an engine until its parent is gone. The token is the first line of standard input; its end is the parent's.

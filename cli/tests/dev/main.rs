@@ -7,4 +7,5 @@ mod continuing;
 mod failures;
 mod quickstart;
 mod reload;
+mod stops;
 mod support;
