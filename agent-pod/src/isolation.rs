@@ -18,6 +18,8 @@ const CONNECT_TIME: Duration = Duration::from_secs(1);
 /// A new pod's policy may come after the pod itself: an open network is looked at again after these pauses, in
 /// milliseconds, 5 s in all.
 const PAUSES_MS: [u64; 16] = [50, 50, 50, 50, 100, 100, 100, 200, 300, 500, 500, 500, 500, 500, 500, 1000];
+/// Pause between further looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 /// How long an open network is believed to stay open.
 const OPEN_FOR: Duration = Duration::from_secs(30);
 
@@ -33,16 +35,20 @@ struct Inner {
     seen: Mutex<Option<Seen>>,
 }
 
-/// How long a closed network is believed to stay closed.
+/// How long a verdict is waited for, and believed.
 #[derive(Clone, Copy)]
 struct Patience {
+    /// How long tools wait for an open network to close: on a node where many pods begin at once, policies take their time, and
+    /// a tool that is refused for it has failed for nothing.
+    closing: Duration,
     /// After the first look: one that nobody answered may only have been lost on its way.
     first: Duration,
     /// After a further one: a policy can be taken away under a running pod.
     later: Duration,
 }
 
-const PATIENCE: Patience = Patience { first: Duration::from_secs(30), later: Duration::from_secs(600) };
+const PATIENCE: Patience =
+    Patience { closing: Duration::from_secs(90), first: Duration::from_secs(30), later: Duration::from_secs(600) };
 
 #[derive(Clone, Copy)]
 enum Seen {
@@ -78,13 +84,29 @@ impl NetworkProbe {
             Some(Seen::Open(at)) if at.elapsed() < OPEN_FOR => return false,
             Some(Seen::Open(_)) | None => {}
         }
-        let isolated = look(target).await;
+        let at_first = look(target).await;
+        self.report(target, at_first);
+        let isolated = at_first || self.closes(target).await;
         *seen = Some(match isolated {
             true => Seen::Isolated { until: Instant::now() + self.0.patience.first },
             false => Seen::Open(Instant::now()),
         });
-        self.report(target, isolated);
+        if isolated != at_first {
+            self.report(target, isolated);
+        }
         isolated
+    }
+
+    /// Waits for an open network to close, where no tool may run before.
+    async fn closes(&self, target: SocketAddr) -> bool {
+        let until = Instant::now() + self.0.patience.closing;
+        while self.0.enforcement == Enforcement::Required && Instant::now() < until {
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+            if is_closed(target).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Looks again at a network that was closed.
@@ -151,7 +173,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let target = listener.local_addr().unwrap();
         let _listener = open.then_some(listener);
-        let probe = NetworkProbe::new(Some(target), enforcement, hub.clone());
+        let patience = Patience { closing: Duration::from_millis(10), ..PATIENCE };
+        let probe = NetworkProbe::with(Some(target), enforcement, hub.clone(), patience);
         (probe.allows_tools().await, hub.with(|state| state.ready()))
     }
 
@@ -181,6 +204,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn tools_wait_for_a_network_that_takes_its_time_to_close() {
+        let (hub, _news) = Hub::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let probe = NetworkProbe::new(Some(listener.local_addr().unwrap()), Enforcement::Required, hub.clone());
+        let closes = async {
+            // Open for longer than the first look lasts.
+            for _ in 0..PAUSES_MS.len() + 2 {
+                listener.accept().await.unwrap();
+            }
+            drop(listener);
+        };
+        let (allowed, ()) = tokio::join!(probe.allows_tools(), closes);
+        assert!(allowed);
+        let frames = hub.with(|state| state.ready());
+        let [WorkerFrame::Isolation { isolated: false, .. }, WorkerFrame::Isolation { isolated: true, .. }] =
+            &frames[..]
+        else {
+            panic!("{frames:?}")
+        };
+    }
+
+    #[tokio::test]
     async fn a_refusal_is_isolation() {
         let (allowed, frames) = verdict(Enforcement::Required, false).await;
         assert!(allowed);
@@ -191,7 +236,7 @@ mod tests {
     async fn a_closed_network_is_looked_at_again() {
         let (hub, _news) = Hub::new();
         let target = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-        let patience = Patience { first: Duration::ZERO, later: Duration::from_secs(3600) };
+        let patience = Patience { closing: Duration::ZERO, first: Duration::ZERO, later: Duration::from_secs(3600) };
         let probe = NetworkProbe::with(Some(target), Enforcement::Required, hub.clone(), patience);
         assert!(probe.allows_tools().await);
         let _listener = TcpListener::bind(target).await.unwrap();
