@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cadre_gateway::Meter;
+use cadre_gateway::{Meter, ModelConfig};
 use cadre_protocol::agent::{Builtin, ToolBinding};
 use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
 use cadre_protocol::model::{ModelError, ModelErrorCategory, ModelReply, ModelRequest};
@@ -15,6 +15,7 @@ use cadre_protocol::worker::{BLOB_CHUNK_BYTES, RemoteToolResult, ServerFrame};
 use cadre_store::rows::ModelCallRow;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::WorkerPort;
@@ -22,6 +23,10 @@ use super::deltas::Deltas;
 use super::meter::CallMeter;
 use crate::domain::{RunScope, Writer};
 
+/// How long a call waits for a server that has just begun to know the Models that there are.
+const MODELS_KNOWN: Duration = Duration::from_secs(60);
+/// Pause between two looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Most calls that a worker may have open.
 const OPEN_CALLS: usize = 256;
 
@@ -139,10 +144,7 @@ impl Calls {
         if request.model != scope.agent.model.name {
             return Err(model_error(ModelErrorCategory::Policy, "the agent may not use this model"));
         }
-        let model = service
-            .catalog()
-            .model(&scope.component.namespace, &request.model)
-            .ok_or_else(|| model_error(ModelErrorCategory::BadRequest, "the agent's Model does not exist any more"))?;
+        let model = self.find_model(&scope.component.namespace, &request.model).await?;
         let deltas = Deltas::default();
         let mut push = {
             let deltas = deltas.clone();
@@ -167,6 +169,27 @@ impl Calls {
         };
         recorded.map_err(|_| model_error(ModelErrorCategory::Network, "the model's reply could not be recorded"))?;
         Ok(reply)
+    }
+
+    /// A Model of the catalog. A server that has just begun does not know of any yet.
+    async fn find_model(&self, namespace: &str, name: &str) -> Result<Arc<ModelConfig>, ModelError> {
+        let catalog = self.port.service.catalog();
+        let until = Instant::now() + MODELS_KNOWN;
+        loop {
+            // Asked first: a Model that is missing from a complete picture is missing.
+            let synced = catalog.synced();
+            match catalog.model(namespace, name) {
+                Some(model) => return Ok(model),
+                None if synced => {
+                    let gone = "the agent's Model does not exist any more";
+                    return Err(model_error(ModelErrorCategory::BadRequest, gone));
+                }
+                None if Instant::now() >= until => {
+                    return Err(model_error(ModelErrorCategory::Network, "the Models are not known yet"));
+                }
+                None => tokio::time::sleep(LOOK_AGAIN).await,
+            }
+        }
     }
 
     /// Passes pieces on while the call goes on, and all of them before its reply.
