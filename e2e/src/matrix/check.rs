@@ -30,7 +30,8 @@ pub fn run(round: usize, run: usize, status: &str, frames: &[Frame], lines: &Lin
     let mut outcome = Outcome::default();
     let mut fault = |text: String| outcome.faults.push(text);
     if status != "COMPLETED" {
-        fault(format!("is {status}"));
+        let why = frames.iter().find(|frame| frame.event == "RunError").map(|frame| frame.data["content"].to_string());
+        fault(why.map_or_else(|| format!("is {status}"), |why| format!("is {status}: {why}")));
     }
     let ends = frames.iter().filter(|frame| frame.event == "RunCompleted").count();
     if ends != 1 || frames.last().is_none_or(|frame| frame.event != "RunCompleted") {
