@@ -1,5 +1,7 @@
 //! Models, tools and files over the link, and the limits of what a run may write.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 use cadre_api::domain::{NewFile, Submit};
 use cadre_protocol::event::RunEvent;
@@ -48,6 +50,26 @@ async fn a_model_answers_in_pieces_and_the_run_pays() {
     assert_eq!(run.metrics.usage.output_tokens, reply.usage.output_tokens);
     assert_eq!(run.metrics.cost_nano_usd, reply.cost_nano_usd);
     assert!(run.metrics.cost_nano_usd.is_some_and(|cost| cost > 0));
+}
+
+#[tokio::test]
+async fn a_server_that_has_just_begun_does_not_say_that_a_model_is_gone() {
+    let rig = rig().await;
+    let mut worker = rig.worker("pool").await;
+    rig.submit("helper", None).await;
+    let assignment = worker.assignment().await;
+    rig.is_new.store(true, Ordering::Release);
+    worker.send(ask(&assignment, 1, "echo")).await;
+    // Its own Model is looked for, and another one is refused meanwhile.
+    worker.send(ask(&assignment, 2, "other")).await;
+    let failed = |frame: &ServerFrame| match frame {
+        ServerFrame::ModelFailed { call, .. } => Some(*call),
+        _ => None,
+    };
+    assert_eq!(worker.expect("a refusal", failed).await, 2);
+    rig.is_new.store(false, Ordering::Release);
+    let replied = |frame: &ServerFrame| matches!(frame, ServerFrame::ModelReply { call: 1, .. }).then_some(());
+    worker.expect("its answer", replied).await;
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use cadre_api::auth::key::Authentication;
 use cadre_api::auth::pod::{Authenticate, Caller, LocalAuth, Refused};
 use cadre_api::catalog::folder::FolderCatalog;
 use cadre_api::catalog::secrets::FolderSecrets;
+use cadre_api::catalog::{Catalog, CatalogAgent};
 use cadre_api::domain::{Limits, Service, Submit, Submitted};
 use cadre_api::listen::worker;
 use cadre_api::placement::{Placement, PlacementError, PlacementEvent, Serves, Wanted};
@@ -18,7 +19,7 @@ use cadre_api::routes::state::UserSettings;
 use cadre_api::run::{self, ServerParts};
 use cadre_api::telemetry::Traces;
 use cadre_api::worker::binding::{Binding, Bindings, Unbound};
-use cadre_gateway::{EgressPolicy, Gateway};
+use cadre_gateway::{EgressPolicy, Gateway, ModelConfig};
 use cadre_protocol::event::RunEvent;
 use cadre_protocol::ids::{ComponentRef, Epoch, RunId, SessionId, WorkerId};
 use cadre_protocol::journal::{Batch, Entry, Record};
@@ -32,7 +33,7 @@ use cadre_store::sqlite::SqliteStore;
 use futures::{SinkExt, StreamExt};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
@@ -155,8 +156,42 @@ impl Authenticate for TestAuth {
     }
 }
 
+/// A catalog that can be as it is in a server that has just begun: it does not know the Models yet.
+struct Catalogue {
+    whole: Arc<FolderCatalog>,
+    is_new: Arc<AtomicBool>,
+}
+
+impl Catalog for Catalogue {
+    fn agent(&self, component: &ComponentRef) -> Option<CatalogAgent> {
+        self.whole.agent(component)
+    }
+
+    fn agents(&self) -> Vec<CatalogAgent> {
+        self.whole.agents()
+    }
+
+    fn model(&self, namespace: &str, name: &str) -> Option<Arc<ModelConfig>> {
+        self.whole.model(namespace, name).filter(|_| self.synced())
+    }
+
+    fn models(&self) -> Vec<Arc<ModelConfig>> {
+        self.whole.models()
+    }
+
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.whole.changes()
+    }
+
+    fn synced(&self) -> bool {
+        !self.is_new.load(Ordering::Acquire)
+    }
+}
+
 /// A running server.
 pub struct Rig {
+    /// Whether its catalog knows no Models yet.
+    pub is_new: Arc<AtomicBool>,
     pub service: Service,
     pub notes: Arc<Notes>,
     pub address: SocketAddr,
@@ -231,6 +266,7 @@ async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces
         events: broadcast::Sender::new(16),
         survive,
     });
+    let is_new = Arc::new(AtomicBool::new(false));
     let auth = LocalAuth::generate();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -238,7 +274,7 @@ async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces
     let authentication = Authentication::LocalOnly { listen_host: "127.0.0.1".to_owned() };
     let (service, state, _) = run::assemble(ServerParts {
         store: store.clone(),
-        catalog: catalog.clone(),
+        catalog: Arc::new(Catalogue { whole: catalog.clone(), is_new: is_new.clone() }),
         placement: notes.clone(),
         gateway,
         authenticate: Arc::new(TestAuth(auth.clone())),
@@ -251,7 +287,7 @@ async fn rig_made(manifests: &str, store: Arc<dyn Store>, limits: Limits, traces
     service.start();
     let shutdown = stop.clone().cancelled_owned();
     tokio::spawn(async move { axum::serve(listener, worker::router(state)).with_graceful_shutdown(shutdown).await });
-    Rig { service, notes, address, token: auth.token(1), catalog, folder, stop }
+    Rig { is_new, service, notes, address, token: auth.token(1), catalog, folder, stop }
 }
 
 impl Drop for Rig {
