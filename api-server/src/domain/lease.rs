@@ -222,7 +222,7 @@ impl Service {
 
     /// A run that the worker holds and this server does not know of. True when it is the worker's, or over.
     pub(crate) async fn adopt(&self, writer: &Writer, held: &HeldRun) -> Result<bool, DomainError> {
-        let Some(detail) = self.0.store.detail(&held.run_id).await? else { return Ok(false) };
+        let Some(detail) = self.0.store.detail(&held.run_id, None).await? else { return Ok(false) };
         if detail.run.status != RunStatus::Running {
             // It has ended or paused, and perhaps waits to go on: its last batch is acknowledged or fenced when it comes again.
             return Ok(true);
@@ -236,6 +236,23 @@ impl Service {
         self.arm_deadline(&scope);
         self.repeat_cancel(&scope.run_id, &lease).await?;
         Ok(true)
+    }
+
+    /// The scope of a run that a worker asks something for and that this server does not know of yet: the record is asked
+    /// until it answers. None when the run is not the worker's.
+    pub async fn late_scope(&self, writer: &Writer, held: &HeldRun) -> Option<Arc<RunScope>> {
+        loop {
+            if let Some(scope) = self.scope(writer, &held.run_id, held.epoch) {
+                return Some(scope);
+            }
+            match self.adopt(writer, held).await {
+                Ok(_) => return self.scope(writer, &held.run_id, held.epoch),
+                Err(error) => {
+                    tracing::warn!(run_id = %held.run_id, error = %error, "run of a call can't be looked up");
+                    tokio::time::sleep(TELL_AGAIN).await;
+                }
+            }
+        }
     }
 
     /// Whether the record says that this process may write the session's runs.

@@ -8,10 +8,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use cadre_gateway::{Meter, ModelConfig};
 use cadre_protocol::agent::{Builtin, ToolBinding};
-use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
+use cadre_protocol::ids::{BlobDigest, RunId};
 use cadre_protocol::model::{ModelError, ModelErrorCategory, ModelReply, ModelRequest};
 use cadre_protocol::requirement::Gate;
-use cadre_protocol::worker::{BLOB_CHUNK_BYTES, RemoteToolResult, ServerFrame};
+use cadre_protocol::worker::{BLOB_CHUNK_BYTES, HeldRun, RemoteToolResult, ServerFrame};
 use cadre_store::rows::ModelCallRow;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -75,25 +75,16 @@ impl Calls {
     }
 
     /// Begins a call. Its answer goes to the connection.
-    pub async fn begin(&self, call: u64, run_id: &RunId, epoch: Epoch, what: Call) {
-        let Some(scope) = self.port.service.scope(&self.writer, run_id, epoch) else {
-            let _ = self.out.send(ServerFrame::Fenced { run_id: run_id.clone(), epoch }).await;
-            let _ = self.out.send(refusal(call, &what, "the run is not this worker's")).await;
-            return;
-        };
+    pub async fn begin(&self, call: u64, held: HeldRun, what: Call) {
         let token = self.connection.child_token();
         if !self.register(call, &token) {
             let _ = self.out.send(refusal(call, &what, "too many open calls, or a number used twice")).await;
             return;
         }
+        let known = self.port.service.scope(&self.writer, &held.run_id, held.epoch);
         let calls = self.clone();
         self.port.service.clone().spawn(async move {
-            let answer = tokio::select! {
-                biased;
-                () = token.cancelled() => None,
-                () = scope.over.cancelled() => None,
-                answer = calls.answer(call, &scope, what, &token) => Some(answer),
-            };
+            let answer = calls.answered(call, known, held, what, &token).await;
             // Whoever took the call back, or lost the run, wants no answer. Upstream work ends with the token.
             token.cancel();
             calls.forget(call);
@@ -101,6 +92,36 @@ impl Calls {
                 let _ = calls.out.send(answer).await;
             }
         });
+    }
+
+    /// The answer to a call, unless nobody wants one any more. A run that this server does not know of is looked up for as
+    /// long as that takes: its worker may have come while the database was away.
+    async fn answered(
+        &self,
+        call: u64,
+        known: Option<Arc<RunScope>>,
+        held: HeldRun,
+        what: Call,
+        token: &CancellationToken,
+    ) -> Option<ServerFrame> {
+        let scope = match known {
+            Some(scope) => Some(scope),
+            None => tokio::select! {
+                biased;
+                () = token.cancelled() => return None,
+                scope = self.port.service.late_scope(&self.writer, &held) => scope,
+            },
+        };
+        let Some(scope) = scope else {
+            let _ = self.out.send(ServerFrame::Fenced { run_id: held.run_id, epoch: held.epoch }).await;
+            return Some(refusal(call, &what, "the run is not this worker's"));
+        };
+        tokio::select! {
+            biased;
+            () = token.cancelled() => None,
+            () = scope.over.cancelled() => None,
+            answer = self.answer(call, &scope, what, token) => Some(answer),
+        }
     }
 
     /// The answer is no longer wanted.

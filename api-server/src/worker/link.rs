@@ -8,7 +8,7 @@ use axum::extract::ws::{Message, Utf8Bytes, WebSocket};
 use cadre_protocol::ids::RunId;
 use cadre_protocol::journal::Batch;
 use cadre_protocol::worker::{
-    HEARTBEAT_SECONDS, Hello, MAX_FRAME_BYTES, MISSED_HEARTBEATS, ServerFrame, VERSION, WorkerFrame,
+    HEARTBEAT_SECONDS, HeldRun, Hello, MAX_FRAME_BYTES, MISSED_HEARTBEATS, ServerFrame, VERSION, WorkerFrame,
 };
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt, StreamExt};
@@ -143,14 +143,14 @@ impl Reader<'_> {
             WorkerFrame::Hello(_) => {}
             WorkerFrame::Append(batch) => self.append(batch).await,
             WorkerFrame::ModelCall { call, run_id, epoch, request } => {
-                self.calls.begin(call, &run_id, epoch, Call::Model(request)).await;
+                self.calls.begin(call, HeldRun { run_id, epoch }, Call::Model(request)).await;
             }
             WorkerFrame::ToolCall { call, run_id, epoch, tool_call_id, tool, arguments } => {
                 let tool = Tool { call_id: tool_call_id, name: tool, arguments };
-                self.calls.begin(call, &run_id, epoch, Call::Tool(tool)).await;
+                self.calls.begin(call, HeldRun { run_id, epoch }, Call::Tool(tool)).await;
             }
             WorkerFrame::GetBlob { call, run_id, epoch, digest, offset } => {
-                self.calls.begin(call, &run_id, epoch, Call::Blob(digest, offset)).await;
+                self.calls.begin(call, HeldRun { run_id, epoch }, Call::Blob(digest, offset)).await;
             }
             WorkerFrame::CancelCall { call } => self.calls.cancel(call),
             WorkerFrame::Isolation { isolated, detail } => self.isolation(isolated, detail),

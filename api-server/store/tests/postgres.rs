@@ -71,6 +71,31 @@ async fn replicas_migrate_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_may_only_read_any_more_is_replaced() {
+    let server = server::process::Process::start();
+    let url = format!("host={} user=cadre dbname=postgres", server.folder());
+    let store = replicas(&url, 1).await.remove(0);
+    let run_id = accept(&*store, "s").await;
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    // Sessions that are there follow the server's setting, new ones their database's.
+    for statement in [
+        "alter system set default_transaction_read_only = on",
+        "alter database postgres set default_transaction_read_only = off",
+        "select pg_reload_conf()",
+    ] {
+        client.batch_execute(statement).await.unwrap();
+    }
+    while client.query_one("show default_transaction_read_only", &[]).await.unwrap().get::<_, &str>(0) != "on" {}
+    // Such calls are kept and go along with each later write of their session.
+    for _ in 0..3 {
+        store.model_call(model_call(&run_id, 1, None)).await.unwrap();
+    }
+    let again = async { while store.accept(new_run("s")).await.is_err() {} };
+    assert!(tokio::time::timeout(server::PATIENCE, again).await.is_ok(), "the next connection can write");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_make_one_line() {
     let stores = replicas(&server::new_schema().await, 3).await;
     let mut tasks = tokio::task::JoinSet::new();

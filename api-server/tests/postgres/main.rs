@@ -15,6 +15,7 @@ mod shares;
 #[path = "../worker_port/support.rs"]
 #[expect(dead_code, reason = "shared with the tests of the worker port")]
 mod support;
+mod troubles;
 #[path = "../worker_port/upstream.rs"]
 #[expect(dead_code, reason = "shared with the tests of the worker port")]
 mod upstream;
@@ -34,10 +35,9 @@ use cadre_api::listen::admin::{self, AdminState};
 use cadre_api::listen::user;
 use cadre_api::routes::state::UserSettings;
 use cadre_protocol::event::RunEvent;
-use cadre_protocol::ids::{BlobDigest, Epoch, RunId};
 use cadre_protocol::journal::Batch;
 use cadre_protocol::run::RunStatus;
-use cadre_protocol::worker::WorkerFrame;
+use cadre_protocol::worker::{ServerFrame, WorkerFrame};
 use cadre_store::Store;
 use cadre_store::rows::RunFilter;
 use clap::Parser as _;
@@ -64,14 +64,19 @@ async fn open(database: &Process) -> Arc<dyn Store> {
 
 /// Runs a statement past every server of ours.
 fn sql(database: &Process, statement: &str) {
+    assert!(psql(database.folder(), "postgres", statement), "{statement}");
+}
+
+/// The same on a database of this name. Whether it succeeded.
+fn psql(host: &str, name: &str, statement: &str) -> bool {
     const SCRIPT: &str = r#"
         for bin in /usr/lib/postgresql/*/bin /usr/pgsql-*/bin; do
           if [ -x "$bin/psql" ]; then PATH="$bin:$PATH"; fi
         done
-        exec psql -h "$0" -U cadre -d postgres -q -v ON_ERROR_STOP=1 -c "$1"
+        exec psql -h "$0" -U cadre -d "$2" -q -v ON_ERROR_STOP=1 -c "$1"
     "#;
-    let status = std::process::Command::new("sh").args(["-c", SCRIPT, database.folder(), statement]).status().unwrap();
-    assert!(status.success(), "{statement}");
+    let status = std::process::Command::new("sh").args(["-c", SCRIPT, host, statement, name]).status();
+    status.unwrap().success()
 }
 
 /// The user port and the admin port of a server.
@@ -137,13 +142,6 @@ impl Ports {
         let ready = async { while self.ready().await != StatusCode::OK {} };
         tokio::time::timeout(PATIENCE, ready).await.expect("ready again");
     }
-}
-
-/// Waits until the server has answered something that needs no database.
-async fn heard(worker: &mut Worker) {
-    let (probe, digest) = (RunId::new("probe").unwrap(), BlobDigest::of(b""));
-    worker.send(WorkerFrame::GetBlob { call: 1, run_id: probe.clone(), epoch: Epoch(1), digest, offset: 0 }).await;
-    worker.fenced(&probe).await;
 }
 
 #[tokio::test]
@@ -215,11 +213,11 @@ async fn a_run_goes_on_after_the_database_was_away() {
     }
     assert_eq!(ports.ready().await, StatusCode::SERVICE_UNAVAILABLE);
     // The connection stays; and a worker that dials again keeps what it has and sends it again.
-    heard(&mut worker).await;
+    worker.heard().await;
     worker.vanish().await;
     let mut worker = Worker::connect(&rig, "pool", "first", vec![held(&assignment)]).await.unwrap();
     worker.append(&run_id, epoch, 1, vec![event(RunEvent::text("a")), event(RunEvent::text("b"))]).await;
-    heard(&mut worker).await;
+    worker.heard().await;
 
     database.start_again();
     worker.acked(&run_id, 3).await;
@@ -352,6 +350,31 @@ async fn a_worker_lost_while_the_database_is_away_is_replaced_after_it() {
     second.append(&run_id, again.epoch, 1, vec![completed("x")]).await;
     second.acked(&run_id, 2).await;
     assert_eq!(rig.events(&run_id, None).await.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_moves_while_the_database_is_away_keeps_its_run_and_gets_its_models_answer() {
+    let database = Process::start();
+    let here = replica(open(&database).await, patient()).await;
+    let there = replica(open(&database).await, patient()).await;
+    let mut worker = Worker::connect(&here, "of-s", "first", Vec::new()).await.unwrap();
+    let run_id = here.submit("helper", Some("s")).await.run.run_id;
+    let assignment = worker.assignment().await;
+    let mut database = database;
+    database.crash();
+    worker.vanish().await;
+    let mut moved = Worker::connect(&there, "of-s", "first", vec![held(&assignment)]).await.unwrap();
+    moved.send(upstream::ask(&assignment, 1, "echo")).await;
+    moved.heard().await;
+    let _database = back(&mut moved, database).await;
+    let answer = moved.expect("an answer", |frame| match frame {
+        ServerFrame::ModelReply { call: 1, .. } => Some(Ok(())),
+        ServerFrame::Fenced { .. } | ServerFrame::ModelFailed { .. } => Some(Err(frame.clone())),
+        _ => None,
+    });
+    answer.await.expect("the worker keeps its run");
+    moved.finish(&assignment).await;
+    there.status(&run_id, RunStatus::Completed).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

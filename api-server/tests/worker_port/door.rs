@@ -53,3 +53,9 @@ async fn the_first_frame_is_hello() {
     let answer = socket.next().await.unwrap().unwrap().into_text().unwrap();
     assert!(answer.contains("\"rejected\""), "{answer}");
 }
+
+#[tokio::test]
+async fn a_heartbeat_is_answered() {
+    let rig = rig().await;
+    rig.worker("pool").await.heard().await;
+}

@@ -222,8 +222,13 @@ impl<D: Driver> Worker<D> {
         if result.is_err() {
             connection.rollback();
         }
-        // A connection that failed is not trusted again, unless the data live in it.
-        let is_broken = matches!(result, Err(DbError::Unavailable(_)));
+        // A connection that failed is not trusted again, unless the data live in it: that its server may only be read, or has
+        // no room, may be this server's state alone.
+        let unavailable = |outcome: &Result<(), DbError>| matches!(outcome, Err(DbError::Unavailable(_)));
+        let is_broken = match &result {
+            Ok(outcomes) => outcomes.iter().any(unavailable),
+            Err(error) => matches!(error, DbError::Unavailable(_)),
+        };
         if !is_broken || connection.is_only_copy() {
             self.connection = Some(connection);
         }

@@ -11,7 +11,7 @@ mod values;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 
 use crate::db::DbError;
 use crate::engine::driver::{Driver, Purpose};
@@ -31,8 +31,8 @@ const SILENCE: Duration = Duration::from_secs(10);
 /// How to connect.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// `postgres://user:password@host/database` or `host=… user=…`. Connections are not encrypted: `sslmode=require` is
-    /// refused.
+    /// `postgres://user:password@host/database` or `host=… user=…`, with several hosts where a standby may take over: the
+    /// one that can be written is used. Connections are not encrypted: `sslmode=require` is refused.
     pub url: String,
     /// Writers. More than two make commits smaller, not faster.
     pub writers: usize,
@@ -97,6 +97,10 @@ impl Postgres {
         }
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(SILENCE);
+        }
+        // After a fail-over a name may still lead to the old server, or to a standby: that one's reads would be old.
+        if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         if config.get_application_name().is_none() {
             config.application_name("cadre");

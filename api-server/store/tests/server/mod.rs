@@ -1,7 +1,7 @@
 //! One PostgreSQL for a test program, with a schema for each test.
 
 #[expect(dead_code, reason = "shared with tests of the API server, which stop it")]
-mod process;
+pub mod process;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};

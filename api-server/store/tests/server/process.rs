@@ -24,7 +24,29 @@ control() { as pg_ctl -D "$dir/data" "$@" >/dev/null </dev/null; }
 # It crashes, but the machine does not: what it has written is there without waiting for the disk.
 options="-k $dir -c listen_addresses='' -c max_connections=300 -c fsync=off"
 start() { control -l "$dir/log" -w -t 300 -o "$options" start; }
-end() { control -m immediate stop 2>/dev/null || true; cd /; rm -rf "$dir"; }
+standby() { as pg_ctl -D "$dir/standby/data" "$@" >/dev/null </dev/null; }
+# A second server that follows: a commit waits until it has it.
+follow() {
+  as mkdir "$dir/standby"
+  as pg_basebackup -h "$dir" -U cadre -D "$dir/standby/data" -R -X stream -c fast --no-sync >/dev/null </dev/null
+  standby -l "$dir/standby/log" -w -t 300 -o "-k $dir/standby -c listen_addresses='' -c max_connections=300 -c fsync=off" start
+  as psql -h "$dir" -U cadre -d postgres -qc "alter system set synchronous_standby_names = '*'" </dev/null
+  as psql -h "$dir" -U cadre -d postgres -qc "select pg_reload_conf()" >/dev/null </dev/null
+}
+# A small disk of its own for a database. Only root can make one.
+small() {
+  mkdir "$dir/small"
+  mount -t tmpfs -o size=24m,mode=700,uid="$(id -u postgres)",gid="$(id -g postgres)" tmpfs "$dir/small"
+  as psql -h "$dir" -U cadre -d postgres -qc "create tablespace small location '$dir/small'" </dev/null
+  as psql -h "$dir" -U cadre -d postgres -qc "create database $1 tablespace small" </dev/null
+}
+end() {
+  standby -m immediate stop 2>/dev/null || true
+  control -m immediate stop 2>/dev/null || true
+  umount "$dir/small" 2>/dev/null || true
+  cd /
+  rm -rf "$dir"
+}
 trap end EXIT
 as initdb -D "$dir/data" -A trust -U cadre -E UTF8 --locale=C.UTF-8 --no-sync >/dev/null </dev/null
 start
@@ -33,6 +55,9 @@ while read -r order; do
   case "$order" in
     crash) control -m immediate -w stop ;;
     start) start ;;
+    follow) follow ;;
+    promote) standby -w -t 300 promote ;;
+    small*) small "${order#small }" ;;
     create*) as psql -h "$dir" -U cadre -d postgres -qc "create database ${order#create }" >/dev/null </dev/null ;;
   esac
   echo done
@@ -71,6 +96,21 @@ impl Process {
     /// Starts it again after a crash.
     pub fn start_again(&mut self) {
         self.order("start");
+    }
+
+    /// Starts a standby beside it, which has all that is committed from now on. Its socket is in `standby` of the folder.
+    pub fn follow(&mut self) {
+        self.order("follow");
+    }
+
+    /// The standby becomes a server that can be written.
+    pub fn promote(&mut self) {
+        self.order("promote");
+    }
+
+    /// Makes a database on a disk of 24 MiB.
+    pub fn create_small(&mut self, name: &str) {
+        self.order(&format!("small {name}"));
     }
 
     /// Makes another empty database.
