@@ -121,7 +121,7 @@ impl Service {
 
     async fn look_up(&self, writer: &Writer, batch: &Batch) -> Result<Late, DomainError> {
         let held = HeldRun { run_id: batch.run_id.clone(), epoch: batch.epoch };
-        let Some(detail) = self.0.store.detail(&batch.run_id).await? else { return Ok(Late::Foreign) };
+        let Some(detail) = self.0.store.detail(&batch.run_id, None).await? else { return Ok(Late::Foreign) };
         if !self.has_lease(writer, &detail.run.session_id, batch.epoch).await? {
             return Ok(Late::Foreign);
         }

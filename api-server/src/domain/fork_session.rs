@@ -26,6 +26,7 @@ impl Service {
         }
         let fork = SessionFork {
             source: source.clone(),
+            principal: principal.cloned(),
             session_id: SessionId::generate(),
             run_prefix: uuid::Uuid::now_v7().to_string(),
             user_id,

@@ -271,9 +271,11 @@ impl Service {
     /// # Errors
     /// [`DomainError::RunNotFound`].
     pub async fn run(&self, run_id: &RunId, principal: Option<&Principal>) -> Result<RunRow, DomainError> {
-        let run = self.0.store.run(run_id).await?;
-        run.filter(|run| principal.is_none_or(|owner| *owner == run.principal))
-            .ok_or_else(|| DomainError::RunNotFound(run_id.to_string()))
+        let run = match principal {
+            Some(owner) => self.0.store.run_of(run_id, owner).await?,
+            None => self.0.store.run(run_id).await?,
+        };
+        run.ok_or_else(|| DomainError::RunNotFound(run_id.to_string()))
     }
 
     /// A run with its messages and tool calls. `principal` limits it to its own.
@@ -281,10 +283,8 @@ impl Service {
     /// # Errors
     /// [`DomainError::RunNotFound`].
     pub async fn detail(&self, run_id: &RunId, principal: Option<&Principal>) -> Result<RunDetail, DomainError> {
-        let detail = self.0.store.detail(run_id).await?;
-        detail
-            .filter(|detail| principal.is_none_or(|owner| *owner == detail.run.principal))
-            .ok_or_else(|| DomainError::RunNotFound(run_id.to_string()))
+        let detail = self.0.store.detail(run_id, principal).await?;
+        detail.ok_or_else(|| DomainError::RunNotFound(run_id.to_string()))
     }
 
     /// Runs, newest first, with the number of all that match.

@@ -19,10 +19,11 @@ impl Service {
     /// # Errors
     /// [`DomainError::SessionNotFound`].
     pub async fn session(&self, id: &SessionId, principal: Option<&Principal>) -> Result<SessionRow, DomainError> {
-        let session = self.0.store.session(id).await?;
-        session
-            .filter(|session| principal.is_none_or(|owner| *owner == session.principal))
-            .ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
+        let session = match principal {
+            Some(owner) => self.0.store.session_of(id, owner).await?,
+            None => self.0.store.session(id).await?,
+        };
+        session.ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
     }
 
     /// A page of the sessions that match, with the number of all.
@@ -83,8 +84,7 @@ impl Service {
             ("metadata", metadata.as_ref()),
             ("summary", summary.as_ref()),
         ])?;
-        self.session(id, principal).await?;
-        let edited = self.0.store.edit(id, edit, self.now_ms()).await?;
+        let edited = self.0.store.edit(id, principal, edit, self.now_ms()).await?;
         edited.ok_or_else(|| DomainError::SessionNotFound(id.to_string()))
     }
 
@@ -118,7 +118,7 @@ impl Service {
                 Err(error) => stays = stays.or(Some(error)),
             }
         }
-        let removed = self.0.store.delete(&idle).await?;
+        let removed = self.0.store.delete(&idle, principal).await?;
         stays.map_or(Ok(removed), Err)
     }
 

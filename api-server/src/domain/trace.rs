@@ -22,7 +22,7 @@ impl Service {
     }
 
     async fn ended_run(&self, run_id: &RunId) -> Result<Option<EndedRun>, DomainError> {
-        let Some(detail) = self.0.store.detail(run_id).await? else { return Ok(None) };
+        let Some(detail) = self.0.store.detail(run_id, None).await? else { return Ok(None) };
         let model_calls = self.0.store.model_calls(run_id).await?;
         let parent = self.0.store.trace_parent(run_id).await?;
         let parent = parent.as_deref().and_then(TraceParent::parse);

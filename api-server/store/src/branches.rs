@@ -105,6 +105,8 @@ pub enum ResumeOutcome {
 pub struct SessionFork {
     /// The session.
     pub source: SessionId,
+    /// Whose it must be; nobody's in particular when absent.
+    pub principal: Option<Principal>,
     /// Id of the copy; must not be taken.
     pub session_id: SessionId,
     /// Beginning of the ids of its runs: random, at most 64 bytes.

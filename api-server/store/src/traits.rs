@@ -83,11 +83,14 @@ pub trait Runs: Send + Sync {
     /// The run.
     async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError>;
 
+    /// The run, if it is this owner's.
+    async fn run_of(&self, run_id: &RunId, owner: &Principal) -> Result<Option<RunRow>, StoreError>;
+
     /// The run that a Run object made.
     async fn run_of_object(&self, namespace: &str, uid: &str) -> Result<Option<RunRow>, StoreError>;
 
-    /// The run with its messages and tool calls.
-    async fn detail(&self, run_id: &RunId) -> Result<Option<RunDetail>, StoreError>;
+    /// The run with its messages and tool calls; where an owner is named, only if it is theirs.
+    async fn detail(&self, run_id: &RunId, of: Option<&Principal>) -> Result<Option<RunDetail>, StoreError>;
 
     /// The span that the run's caller named.
     async fn trace_parent(&self, run_id: &RunId) -> Result<Option<String>, StoreError>;
@@ -158,6 +161,9 @@ pub trait Sessions: Send + Sync {
     /// The session.
     async fn session(&self, session_id: &SessionId) -> Result<Option<SessionRow>, StoreError>;
 
+    /// The session, if it is this owner's.
+    async fn session_of(&self, session_id: &SessionId, owner: &Principal) -> Result<Option<SessionRow>, StoreError>;
+
     /// A page of the sessions that match, with the number of all.
     async fn sessions(&self, filter: SessionFilter) -> Result<(Vec<SessionRow>, u64), StoreError>;
 
@@ -174,16 +180,18 @@ pub trait Sessions: Send + Sync {
     /// Tokens and cost of all runs of a session.
     async fn session_metrics(&self, session_id: &SessionId) -> Result<RunMetrics, StoreError>;
 
-    /// Changes a session. None when there is no such session.
+    /// Changes a session; where an owner is named, only if it is theirs. None when there is no such session.
     async fn edit(
         &self,
         session_id: &SessionId,
+        of: Option<&Principal>,
         edit: SessionEdit,
         at_ms: u64,
     ) -> Result<Option<SessionRow>, StoreError>;
 
-    /// Removes sessions with all that belongs to them. Sessions with an unfinished run stay; answers those removed.
-    async fn delete(&self, session_ids: &[SessionId]) -> Result<Vec<SessionId>, StoreError>;
+    /// Removes sessions with all that belongs to them; where an owner is named, only theirs. Sessions with an unfinished run
+    /// stay; answers those removed.
+    async fn delete(&self, session_ids: &[SessionId], of: Option<&Principal>) -> Result<Vec<SessionId>, StoreError>;
 }
 
 /// The queue, as its operators see it.

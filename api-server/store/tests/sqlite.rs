@@ -87,7 +87,7 @@ async fn a_full_file_is_unavailable_until_there_is_room() {
     for key in &stored {
         assert_eq!(store.get(key, 0, 1).await.unwrap().unwrap().total, 500_000);
     }
-    assert_eq!(store.delete(&[session("s")]).await.unwrap().len(), 1);
+    assert_eq!(store.delete(&[session("s")], None).await.unwrap().len(), 1);
     store.put(&place("t"), vec![7; 500_000]).await.unwrap().unwrap();
 }
 
@@ -133,6 +133,6 @@ async fn a_database_in_memory_works_alone() {
     let store = SqliteStore::in_memory().unwrap();
     store.migrate().await.unwrap();
     let run_id = turn(&store, "s").await;
-    assert_eq!(store.detail(&run_id).await.unwrap().unwrap().messages.len(), 2);
+    assert_eq!(store.detail(&run_id, None).await.unwrap().unwrap().messages.len(), 2);
     store.close().await;
 }

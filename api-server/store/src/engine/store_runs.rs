@@ -127,7 +127,12 @@ impl<D: Driver> Runs for SqlStore<D> {
 
     async fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, StoreError> {
         let run_id = run_id.clone();
-        self.read(move |db| queries::run(db, &run_id)).await
+        self.read(move |db| queries::run(db, &run_id, None)).await
+    }
+
+    async fn run_of(&self, run_id: &RunId, owner: &Principal) -> Result<Option<RunRow>, StoreError> {
+        let (run_id, owner) = (run_id.clone(), owner.clone());
+        self.read(move |db| queries::run(db, &run_id, Some(&owner))).await
     }
 
     async fn run_of_object(&self, namespace: &str, uid: &str) -> Result<Option<RunRow>, StoreError> {
@@ -135,9 +140,9 @@ impl<D: Driver> Runs for SqlStore<D> {
         self.read(move |db| queries::run_of_object(db, &namespace, &uid)).await
     }
 
-    async fn detail(&self, run_id: &RunId) -> Result<Option<RunDetail>, StoreError> {
-        let (snapshots, run_id) = (Arc::clone(&self.snapshots), run_id.clone());
-        let detail = self.read(move |db| queries::detail(db, &snapshots, &run_id)).await?;
+    async fn detail(&self, run_id: &RunId, of: Option<&Principal>) -> Result<Option<RunDetail>, StoreError> {
+        let (snapshots, run_id, of) = (Arc::clone(&self.snapshots), run_id.clone(), of.cloned());
+        let detail = self.read(move |db| queries::detail(db, &snapshots, &run_id, of.as_ref())).await?;
         if let Some(detail) = &detail {
             self.snapshots.remember(&detail.run.revision, &detail.agent);
         }

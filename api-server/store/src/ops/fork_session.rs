@@ -9,10 +9,11 @@ use crate::branches::{SessionFork, SessionForkOutcome};
 use crate::db::{Db, DbError, vals};
 use crate::ops::allowances::Allowances;
 use crate::ops::blobs;
+use crate::rows::Principal;
 
 const JOURNALS: &str = "select count(*), cast(coalesce(sum((select e.run_bytes from events e where e.run_id = r.run_id \
      order by e.first_index desc limit 1)), 0) as bigint) from runs r where r.session_id = ?1 \
-     and r.finished_at_ms is not null";
+     and r.finished_at_ms is not null and r.principal = coalesce(?2, r.principal)";
 const FILES: &str = "select cast(coalesce(sum(size), 0) as bigint), max(namespace) from blobs where session_id = ?1";
 const SESSION: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, metadata, \
      summary, next_seq, created_at_ms, updated_at_ms) select cast(?2 as text), kind, namespace, name, principal, \
@@ -51,10 +52,10 @@ const BELOW_ZERO: i64 = 1 << 40;
 
 /// Copies the session.
 pub fn fork_session(db: &mut dyn Db, allowed: &Allowances, fork: &SessionFork) -> Result<SessionForkOutcome, DbError> {
-    let SessionFork { source, session_id, run_prefix, user_id, max_namespace_bytes, at_ms } = fork;
+    let SessionFork { source, principal, session_id, run_prefix, user_id, max_namespace_bytes, at_ms } = fork;
     let (from, to) = (source.as_str(), session_id.as_str());
     db.lock_session(from)?;
-    let Size { runs, journals, files, namespace } = size(db, source)?;
+    let Size { runs, journals, files, namespace } = size(db, source, principal.as_ref())?;
     if runs == 0 {
         return Ok(SessionForkOutcome::Empty);
     }
@@ -85,8 +86,8 @@ struct Size {
     namespace: String,
 }
 
-fn size(db: &mut dyn Db, source: &SessionId) -> Result<Size, DbError> {
-    let (runs, journals) = match db.first(JOURNALS, vals![source.as_str()])? {
+fn size(db: &mut dyn Db, source: &SessionId, of: Option<&Principal>) -> Result<Size, DbError> {
+    let (runs, journals) = match db.first(JOURNALS, vals![source.as_str(), of.map(|owner| &owner.0)])? {
         Some(mut row) => (row.u64()?, row.u64()?),
         None => (0, 0),
     };

@@ -57,7 +57,7 @@ pub fn accept(db: &mut dyn Db, snapshots: &Snapshots, accept: &Accept) -> Result
     }
     db.write(FORGET, vals![id, principal])?;
     cancel::cancel(db, snapshots, &run.run_id, None, REASON, run.at_ms)?;
-    let ended = queries::run(db, &run.run_id)?;
+    let ended = queries::run(db, &run.run_id, None)?;
     let ended = ended.ok_or_else(|| DbError::Corrupt("a run that was accepted is missing".into()))?;
     Ok(AcceptOutcome::Accepted { run: Box::new(ended), waiting_on: None, started: None })
 }

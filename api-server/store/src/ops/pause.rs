@@ -168,7 +168,7 @@ pub fn decide(db: &mut dyn Db, snapshots: &Snapshots, decisions: &Decisions) -> 
 }
 
 fn row(db: &mut dyn Db, run_id: &RunId) -> Result<RunRow, DbError> {
-    queries::run(db, run_id)?.ok_or_else(|| DbError::Corrupt("a run is gone while it is decided about".into()))
+    queries::run(db, run_id, None)?.ok_or_else(|| DbError::Corrupt("a run is gone while it is decided about".into()))
 }
 
 fn reopen(db: &mut dyn Db, run_id: &RunId, at_ms: u64) -> Result<(), DbError> {

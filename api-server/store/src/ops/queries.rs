@@ -8,9 +8,14 @@ use crate::db::{Db, DbError, Row, Val, vals};
 use crate::ops::columns::{self, run_columns};
 use crate::ops::snapshots::Snapshots;
 use crate::ops::{pause, start};
-use crate::rows::{AgentLoad, Ends, EventChunk, QueueStats, RunDetail, RunFilter, RunRow, Waiting};
+use crate::rows::{AgentLoad, Ends, EventChunk, Principal, QueueStats, RunDetail, RunFilter, RunRow, Waiting};
 
-const RUN: &str = concat!("select ", run_columns!(), ", r.seq from runs r where r.run_id = ?1");
+const RUN: &str = concat!(
+    "select ",
+    run_columns!(),
+    ", r.seq from runs r where r.run_id = ?1 \
+     and r.principal = coalesce(?2, r.principal)"
+);
 const RUN_OF_OBJECT: &str =
     concat!("select ", run_columns!(), " from runs r where r.namespace = ?1 and r.object_uid = ?2");
 const RUNS: &str = concat!("select ", run_columns!(), " from runs r");
@@ -61,8 +66,8 @@ const ALL_BYTES: usize = 1 << 40;
 const MAX_LIST: u64 = 1_000;
 
 /// The run.
-pub fn run(db: &mut dyn Db, run_id: &RunId) -> Result<Option<RunRow>, DbError> {
-    db.first(RUN, vals![run_id.as_str()])?.map(|mut row| columns::run(&mut row)).transpose()
+pub fn run(db: &mut dyn Db, run_id: &RunId, of: Option<&Principal>) -> Result<Option<RunRow>, DbError> {
+    db.first(RUN, vals![run_id.as_str(), of.map(|owner| &owner.0)])?.map(|mut row| columns::run(&mut row)).transpose()
 }
 
 /// The session of a run.
@@ -81,8 +86,13 @@ pub fn run_of_object(db: &mut dyn Db, namespace: &str, uid: &str) -> Result<Opti
 }
 
 /// The run with all that belongs to it.
-pub fn detail(db: &mut dyn Db, snapshots: &Snapshots, run_id: &RunId) -> Result<Option<RunDetail>, DbError> {
-    let Some(run) = run(db, run_id)? else { return Ok(None) };
+pub fn detail(
+    db: &mut dyn Db,
+    snapshots: &Snapshots,
+    run_id: &RunId,
+    of: Option<&Principal>,
+) -> Result<Option<RunDetail>, DbError> {
+    let Some(run) = run(db, run_id, of)? else { return Ok(None) };
     Ok(Some(RunDetail {
         messages: start::messages(db, run_id)?,
         tools: start::tool_calls(db, run_id)?,

@@ -92,7 +92,8 @@ pub fn resume(db: &mut dyn Db, depths: &Allowances, prepared: &Prepared) -> Resu
     if let Some(key) = key {
         keys::insert(db, scope(key), &key.key, (run_id, &live.session_id), *at_ms)?;
     }
-    let run = queries::run(db, run_id)?.ok_or_else(|| DbError::Corrupt("a run is gone while it is resumed".into()))?;
+    let run =
+        queries::run(db, run_id, None)?.ok_or_else(|| DbError::Corrupt("a run is gone while it is resumed".into()))?;
     Ok(ResumeOutcome::Resumed { run: Box::new(run), waiting_on: queries::waiting_on(db, run_id)? })
 }
 

@@ -4,14 +4,15 @@ use cadre_protocol::ids::{ComponentKind, SessionId};
 
 use crate::db::{Db, DbError, vals};
 use crate::ops::sessions;
-use crate::rows::SessionRow;
 use crate::rows::sessions::{NewSession, SessionEdit};
+use crate::rows::{Principal, SessionRow};
 
 const CREATE: &str = "insert into sessions (session_id, kind, namespace, name, principal, user_id, title, state, \
      metadata, next_seq, created_at_ms, updated_at_ms) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 1, ?10, ?10) \
      on conflict (session_id) do nothing";
 const EDIT: &str = "update sessions set title = coalesce(?2, title), state = coalesce(?3, state), \
-     metadata = coalesce(?4, metadata), summary = coalesce(?5, summary), updated_at_ms = ?6 where session_id = ?1";
+     metadata = coalesce(?4, metadata), summary = coalesce(?5, summary), updated_at_ms = ?6 where session_id = ?1 \
+     and principal = coalesce(?7, principal)";
 
 /// Makes a session. None when the id is taken.
 pub fn create(db: &mut dyn Db, new: &NewSession) -> Result<Option<SessionRow>, DbError> {
@@ -32,13 +33,14 @@ pub fn create(db: &mut dyn Db, new: &NewSession) -> Result<Option<SessionRow>, D
             *at_ms
         ],
     )?;
-    if made == 0 { Ok(None) } else { sessions::session(db, session_id) }
+    if made == 0 { Ok(None) } else { sessions::session(db, session_id, None) }
 }
 
-/// Changes a session. None when there is none.
+/// Changes a session; where an owner is named, only if it is theirs. None when there is none.
 pub fn edit(
     db: &mut dyn Db,
     session_id: &SessionId,
+    of: Option<&Principal>,
     edit: &SessionEdit,
     at_ms: u64,
 ) -> Result<Option<SessionRow>, DbError> {
@@ -47,7 +49,8 @@ pub fn edit(
         object.as_ref().map(serde_json::to_string).transpose()
     };
     let (state, metadata, summary) = (text(state)?, text(metadata)?, text(summary)?);
-    let values = vals![session_id.as_str(), name.as_ref(), state.as_ref(), metadata.as_ref(), summary.as_ref(), at_ms];
-    db.write(EDIT, values)?;
-    sessions::session(db, session_id)
+    let owner = of.map(|owner| &owner.0);
+    let (state, metadata, summary) = (state.as_ref(), metadata.as_ref(), summary.as_ref());
+    db.write(EDIT, vals![session_id.as_str(), name.as_ref(), state, metadata, summary, at_ms, owner])?;
+    sessions::session(db, session_id, of)
 }

@@ -52,7 +52,7 @@ pub fn details(db: &mut dyn Db, snapshots: &Snapshots, of: &SessionRuns) -> Resu
     let (places, _) = newest(db, of, &size, (SessionRuns::MAX_RUNS, SessionRuns::MAX_BYTES))?;
     let mut found = Vec::with_capacity(places.len());
     for place in places.into_iter().rev() {
-        let detail = queries::detail(db, snapshots, &place.run_id)?;
+        let detail = queries::detail(db, snapshots, &place.run_id, None)?;
         found.extend(detail.map(|detail| match of.with_state {
             true => detail,
             false => RunDetail { session_state: serde_json::Map::new(), ..detail },

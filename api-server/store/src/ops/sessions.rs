@@ -4,9 +4,13 @@ use cadre_protocol::ids::SessionId;
 
 use crate::db::{Db, DbError, vals};
 use crate::ops::columns::{self, session_columns};
-use crate::rows::SessionRow;
+use crate::rows::{Principal, SessionRow};
 
-const SESSION: &str = concat!("select ", session_columns!(), " from sessions where session_id = ?1");
+const SESSION: &str = concat!(
+    "select ",
+    session_columns!(),
+    " from sessions where session_id = ?1 and principal = coalesce(?2, principal)"
+);
 const UNFINISHED: &str = "select 1 from runs where session_id = ?1 and finished_at_ms is null limit 1";
 
 /// Removes a session's rows, those that hang on its runs first.
@@ -25,16 +29,17 @@ const DELETE: [&str; 12] = [
     "delete from sessions where session_id = ?1",
 ];
 
-/// The session.
-pub fn session(db: &mut dyn Db, session_id: &SessionId) -> Result<Option<SessionRow>, DbError> {
-    db.first(SESSION, vals![session_id.as_str()])?.map(|mut row| columns::session(&mut row)).transpose()
+/// The session; where an owner is named, only if it is theirs.
+pub fn session(db: &mut dyn Db, session_id: &SessionId, of: Option<&Principal>) -> Result<Option<SessionRow>, DbError> {
+    let values = vals![session_id.as_str(), of.map(|owner| &owner.0)];
+    db.first(SESSION, values)?.map(|mut row| columns::session(&mut row)).transpose()
 }
 
-/// Removes a session unless a run of it is unfinished.
-pub fn delete(db: &mut dyn Db, session_id: &SessionId) -> Result<bool, DbError> {
+/// Removes a session unless a run of it is unfinished; where an owner is named, only if it is theirs.
+pub fn delete(db: &mut dyn Db, session_id: &SessionId, of: Option<&Principal>) -> Result<bool, DbError> {
     let id = session_id.as_str();
     db.lock_session(id)?;
-    if session(db, session_id)?.is_none() || db.first(UNFINISHED, vals![id])?.is_some() {
+    if session(db, session_id, of)?.is_none() || db.first(UNFINISHED, vals![id])?.is_some() {
         return Ok(false);
     }
     for statement in DELETE {

@@ -172,7 +172,7 @@ pub async fn session_state_is_merged(database: &impl Database) {
     let run_id = accepted(&*store, second).await.0.run_id;
     let expected = state(json!({"a": 1, "b": 2, "c": 3}));
     assert_eq!(store.session(&session("s")).await.unwrap().unwrap().state, expected);
-    assert_eq!(store.detail(&run_id).await.unwrap().unwrap().session_state, expected);
+    assert_eq!(store.detail(&run_id, None).await.unwrap().unwrap().session_state, expected);
 }
 
 pub async fn the_same_key_at_the_same_time_makes_one_run(database: &impl Database) {

@@ -57,9 +57,9 @@ async fn turn_with_a_tool(store: &dyn Store, session_id: &str) -> RunId {
 pub async fn a_fork_begins_with_what_is_kept(database: &impl Database) {
     let store = database.open();
     let source = turn_with_a_tool(&*store, "s").await;
-    let before = store.detail(&source).await.unwrap().unwrap();
+    let before = store.detail(&source, None).await.unwrap().unwrap();
     let run_id = forked(&*store, "s", fork_of(&source, 3, 4, Some("and now?"))).await;
-    let detail = store.detail(&run_id).await.unwrap().unwrap();
+    let detail = store.detail(&run_id, None).await.unwrap().unwrap();
     assert_eq!(said(&detail.messages), ["q", "calls", "r", "and now?"], "before it has begun");
     let lineage =
         Lineage { run_id: Some(source.clone()), message_index: Some(3), session_id: None, regenerated_from: None };
@@ -71,9 +71,9 @@ pub async fn a_fork_begins_with_what_is_kept(database: &impl Database) {
     assert!(started.history.is_empty(), "what it has kept is no history");
     assert_eq!(started.effects.len(), 1, "a change of the workspace happened once");
     complete(&*store, "s", &run_id, started.epoch, 0).await;
-    let whole = store.detail(&run_id).await.unwrap().unwrap();
+    let whole = store.detail(&run_id, None).await.unwrap().unwrap();
     assert_eq!(said(&whole.messages), ["q", "calls", "r", "and now?", "q", "a"]);
-    let after = store.detail(&source).await.unwrap().unwrap();
+    let after = store.detail(&source, None).await.unwrap().unwrap();
     assert_eq!((after.run, after.messages, after.tools), (before.run, before.messages, before.tools));
 }
 
@@ -199,6 +199,7 @@ pub async fn a_regenerated_run_leaves_the_history_unless_it_is_kept(database: &i
 pub fn copy(source: &str, to: &str) -> SessionFork {
     SessionFork {
         source: session(source),
+        principal: None,
         session_id: session(to),
         run_prefix: format!("copy-{to}"),
         user_id: None,
@@ -228,7 +229,8 @@ pub async fn a_copied_session_has_all_but_the_events(database: &impl Database) {
         (&old.name, &old.state, &old.principal, &old.user_id)
     );
     let (first, second) = (RunId::new("copy-t-1").unwrap(), RunId::new("copy-t-2").unwrap());
-    let (of, to) = (store.detail(&source).await.unwrap().unwrap(), store.detail(&first).await.unwrap().unwrap());
+    let (of, to) =
+        (store.detail(&source, None).await.unwrap().unwrap(), store.detail(&first, None).await.unwrap().unwrap());
     assert_eq!((&to.messages, &to.tools, &to.run.content), (&of.messages, &of.tools, &of.run.content));
     assert_eq!(
         (to.run.status, to.run.next_index, to.run.created_at_ms),
@@ -243,7 +245,7 @@ pub async fn a_copied_session_has_all_but_the_events(database: &impl Database) {
     assert_eq!(history(&*store, "t").await, ["q", "calls", "r", "a", "b"], "and it goes on from there");
     let effects = started(&*store, "t", &accept(&*store, "t").await).await.effects;
     assert_eq!((effects.len(), effects[0].run_id.as_str()), (1, "copy-t-1"), "a new workspace lacks what they wrote");
-    assert_eq!(store.detail(&source).await.unwrap().unwrap().messages, of.messages);
+    assert_eq!(store.detail(&source, None).await.unwrap().unwrap().messages, of.messages);
 
     store.fork_session(SessionFork { user_id: Some("bob".into()), ..copy("t", "u") }).await.unwrap();
     let again = store.run(&RunId::new("copy-u-1").unwrap()).await.unwrap().unwrap();
@@ -263,7 +265,7 @@ pub async fn a_copied_run_can_go_on(database: &impl Database) {
     assert_eq!(said(&started.progress.messages), ["q", "note", "go on"]);
     let first = started.progress.next_index;
     complete(&*store, "t", &copied, started.epoch, first).await;
-    let messages = store.detail(&copied).await.unwrap().unwrap().messages;
+    let messages = store.detail(&copied, None).await.unwrap().unwrap().messages;
     assert_eq!(said(&messages), ["q", "note", "go on", "q", "a"]);
     assert_eq!(store.run(&run_id).await.unwrap().unwrap().status, RunStatus::Error);
 }

@@ -288,7 +288,7 @@ pub async fn records_become_messages_and_tools(database: &impl Database) {
     let finished = Record::ToolFinished { tool: call("b", Some("ok")), effect: None, unknown_outcome: false };
     let second = vec![record(finished), message(Role::Tool, "ok"), event(RunEvent::RunContentCompleted {})];
     append(&*store, "s", &run_id, lease.epoch, 3, second).await;
-    let detail = store.detail(&run_id).await.unwrap().unwrap();
+    let detail = store.detail(&run_id, None).await.unwrap().unwrap();
     assert_eq!(detail.messages.iter().map(|message| message.role).collect::<Vec<_>>(), [Role::User, Role::Tool]);
     let tools: Vec<_> =
         detail.tools.iter().map(|state| (state.tool.tool_call_id.as_str(), state.finished, state.idempotent)).collect();

@@ -204,6 +204,7 @@ macro_rules! conformance {
                 a_session_sums_tokens_and_cost_of_all_its_runs;
             sessions:
                 a_deleted_session_leaves_nothing,
+                what_is_asked_for_an_owner_is_theirs_or_not_there,
                 blobs_are_read_in_ranges,
                 blobs_belong_to_a_session,
                 the_schema_is_current;

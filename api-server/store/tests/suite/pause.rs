@@ -279,13 +279,13 @@ pub async fn a_paused_run_is_never_old(database: &impl Database) {
     let later = now() + 1_000_000;
     assert!(store.old_runs(later, 10).await.unwrap().is_empty());
     assert!(!store.delete_run(&old, later).await.unwrap());
-    assert!(store.delete(&[session("s")]).await.unwrap().is_empty(), "nor does its session go");
+    assert!(store.delete(&[session("s")], None).await.unwrap().is_empty(), "nor does its session go");
     store.cancel(&run_id, None, "", now()).await.unwrap();
     assert!(store.delete_run(&old, now() + 1_000_000).await.unwrap());
     assert!(store.approvals(&run_id).await.unwrap().is_empty());
     let (run_id, _) = paused(&*store, "t", &["a"]).await;
     store.cancel(&run_id, None, "", now()).await.unwrap();
-    assert_eq!(store.delete(&[session("t")]).await.unwrap(), [session("t")]);
+    assert_eq!(store.delete(&[session("t")], None).await.unwrap(), [session("t")]);
     assert!(store.approvals(&run_id).await.unwrap().is_empty());
 }
 

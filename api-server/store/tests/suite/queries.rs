@@ -78,12 +78,12 @@ pub async fn loads_name_the_last_run(database: &impl Database) {
 pub async fn a_detail_has_all(database: &impl Database) {
     let store = database.open();
     let run_id = turn(&*store, "s").await;
-    let detail = store.detail(&run_id).await.unwrap().unwrap();
+    let detail = store.detail(&run_id, None).await.unwrap().unwrap();
     assert_eq!((detail.messages.len(), detail.run.content), (2, Some("a".into())));
     assert_eq!(*detail.agent, agent("helper"));
     let first = accept(&*store, "s").await;
     let second = accept(&*store, "s").await;
-    assert_eq!(store.detail(&first).await.unwrap().unwrap().waiting_on, None);
-    assert_eq!(store.detail(&second).await.unwrap().unwrap().waiting_on, Some(first));
-    assert!(store.detail(&cadre_protocol::ids::RunId::generate()).await.unwrap().is_none());
+    assert_eq!(store.detail(&first, None).await.unwrap().unwrap().waiting_on, None);
+    assert_eq!(store.detail(&second, None).await.unwrap().unwrap().waiting_on, Some(first));
+    assert!(store.detail(&cadre_protocol::ids::RunId::generate(), None).await.unwrap().is_none());
 }

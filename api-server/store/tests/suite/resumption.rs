@@ -115,7 +115,7 @@ pub async fn stand_ins_are_forgotten(database: &impl Database) {
     ];
     append(&*store, "s", &run_id, held.epoch, 0, entries).await;
     fail(&*store, "s", &run_id, held.epoch, 11).await;
-    assert_eq!(store.detail(&run_id).await.unwrap().unwrap().messages.len(), 6, "until then there is no gap");
+    assert_eq!(store.detail(&run_id, None).await.unwrap().unwrap().messages.len(), 6, "until then there is no gap");
     resumed(&*store, &run_id, 6, None).await;
     let progress = store.start(&run_id, &held, now()).await.unwrap().unwrap().progress;
     assert_eq!(said(&progress.messages), ["q", "calls", "r"]);
@@ -138,7 +138,7 @@ pub async fn input_comes_before_what_follows(database: &impl Database) {
     assert_eq!(said(&started.progress.messages), ["q", "with care"]);
     let entries = vec![message(Role::Assistant, "a"), completed("a")];
     appended(append(&*store, "s", &run_id, started.epoch, 3, entries).await);
-    assert_eq!(said(&store.detail(&run_id).await.unwrap().unwrap().messages), ["q", "with care", "a"]);
+    assert_eq!(said(&store.detail(&run_id, None).await.unwrap().unwrap().messages), ["q", "with care", "a"]);
 }
 
 pub async fn only_failed_runs_that_are_as_they_were_go_on(database: &impl Database) {

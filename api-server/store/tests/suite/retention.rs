@@ -66,7 +66,7 @@ pub async fn old_runs_go_with_all_that_hangs_on_them(database: &impl Database) {
     assert!(!store.delete_run(&other, before).await.unwrap(), "it has not ended");
     assert!(store.delete_run(&found[0], before).await.unwrap());
     assert!(!store.delete_run(&found[0], before).await.unwrap(), "another replica was faster");
-    assert!(store.detail(&old).await.unwrap().is_none());
+    assert!(store.detail(&old, None).await.unwrap().is_none());
     assert_eq!(store.events(&old, None, usize::MAX).await.unwrap(), None);
     assert_eq!(store.run(&open).await.unwrap().unwrap().status, RunStatus::Pending);
     assert!(store.run(&young).await.unwrap().is_some());

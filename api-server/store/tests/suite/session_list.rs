@@ -31,7 +31,7 @@ pub async fn sessions_are_filtered_ordered_and_paged(database: &impl Database) {
     accepted(&*store, new_run_of("b", agent("other"))).await;
     accepted(&*store, NewRun { principal: Principal("key:other".into()), user_id: None, ..new_run("c") }).await;
     store
-        .edit(&session("b"), SessionEdit { name: Some("100%_Sure".into()), ..SessionEdit::default() }, now())
+        .edit(&session("b"), None, SessionEdit { name: Some("100%_Sure".into()), ..SessionEdit::default() }, now())
         .await
         .unwrap();
     accept(&*store, "a").await;
@@ -67,15 +67,15 @@ pub async fn a_session_is_changed_in_parts(database: &impl Database) {
         summary: Some(object(json!({"summary": "short"}))),
         ..SessionEdit::default()
     };
-    let edited = store.edit(&session("a"), edit, at_ms).await.unwrap().unwrap();
+    let edited = store.edit(&session("a"), None, edit, at_ms).await.unwrap().unwrap();
     assert_eq!((&edited.name, edited.updated_at_ms), (&before.name, at_ms));
     assert_eq!((edited.state.clone(), edited.metadata.clone()), (object(json!({"a": 1})), before.metadata));
     let renamed = SessionEdit { name: Some("Budget".into()), metadata: Some(Map::new()), ..SessionEdit::default() };
-    let renamed = store.edit(&session("a"), renamed, now()).await.unwrap().unwrap();
+    let renamed = store.edit(&session("a"), None, renamed, now()).await.unwrap().unwrap();
     assert_eq!((renamed.name.as_str(), renamed.state, renamed.summary), ("Budget", edited.state, edited.summary));
     accept(&*store, "a").await;
     assert_eq!(store.session(&session("a")).await.unwrap().unwrap().name, "Budget");
-    assert_eq!(store.edit(&session("none"), SessionEdit::default(), now()).await.unwrap(), None);
+    assert_eq!(store.edit(&session("none"), None, SessionEdit::default(), now()).await.unwrap(), None);
 }
 
 pub async fn a_session_without_a_run_takes_what_it_lacks_from_the_first(database: &impl Database) {

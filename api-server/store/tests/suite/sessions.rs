@@ -1,9 +1,12 @@
 //! The end of sessions, blobs, and the schema.
 
 use cadre_protocol::ids::BlobDigest;
-use cadre_store::rows::{AcceptOutcome, BlobKey, Claim, IdempotencyKey, NewRun, RunFilter};
+use cadre_store::branches::{SessionFork, SessionForkOutcome};
+use cadre_store::rows::sessions::SessionEdit;
+use cadre_store::rows::{AcceptOutcome, BlobKey, Claim, IdempotencyKey, NewRun, Principal, RunFilter};
 
 use super::Database;
+use super::branches::copy;
 use super::fixtures::*;
 
 pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
@@ -13,19 +16,40 @@ pub async fn a_deleted_session_leaves_nothing(database: &impl Database) {
     let keyed = NewRun { idempotency: Some(key), claim: Some(Claim::Held(lease.clone())), ..new_run("s") };
     let run_id = accepted(&*store, keyed.clone()).await.0.run_id;
     let blob = store.put(&place("s"), b"bytes".to_vec()).await.unwrap().unwrap();
-    assert!(store.delete(&[session("s")]).await.unwrap().is_empty(), "a run is unfinished");
+    assert!(store.delete(&[session("s")], None).await.unwrap().is_empty(), "a run is unfinished");
     store.model_call(model_call(&run_id, now(), None)).await.unwrap();
     complete(&*store, "s", &run_id, lease.epoch, 0).await;
     turn(&*store, "t").await;
-    assert_eq!(store.delete(&[session("s"), session("none")]).await.unwrap(), [session("s")]);
+    assert_eq!(store.delete(&[session("s"), session("none")], None).await.unwrap(), [session("s")]);
     assert!(store.session(&session("s")).await.unwrap().is_none());
-    assert!(store.detail(&run_id).await.unwrap().is_none());
+    assert!(store.detail(&run_id, None).await.unwrap().is_none());
     assert_eq!(store.events(&run_id, None, usize::MAX).await.unwrap(), None);
     assert!(store.get(&blob, 0, 10).await.unwrap().is_none());
     assert!(store.lease(&session("s")).await.unwrap().is_none());
     assert_eq!(store.list(RunFilter { limit: 10, ..RunFilter::default() }).await.unwrap().1, 1, "the other's");
     let again = NewRun { claim: None, ..keyed };
     assert!(matches!(store.accept(again).await.unwrap(), AcceptOutcome::Accepted { .. }), "the key is free");
+}
+
+pub async fn what_is_asked_for_an_owner_is_theirs_or_not_there(database: &impl Database) {
+    let store = database.open();
+    let run_id = turn(&*store, "s").await;
+    let (own, other) = (principal(), Principal("key:other".into()));
+    assert!(store.run_of(&run_id, &own).await.unwrap().is_some());
+    assert!(store.run_of(&run_id, &other).await.unwrap().is_none());
+    assert!(store.detail(&run_id, Some(&own)).await.unwrap().is_some());
+    assert!(store.detail(&run_id, Some(&other)).await.unwrap().is_none());
+    assert!(store.session_of(&session("s"), &own).await.unwrap().is_some());
+    assert!(store.session_of(&session("s"), &other).await.unwrap().is_none());
+    let named = |name: &str| SessionEdit { name: Some(name.into()), ..SessionEdit::default() };
+    assert!(store.edit(&session("s"), Some(&other), named("theirs"), now()).await.unwrap().is_none());
+    let edited = store.edit(&session("s"), Some(&own), named("mine"), now()).await.unwrap().unwrap();
+    assert_eq!(edited.name, "mine");
+    let copy = |owner: &Principal| SessionFork { principal: Some(owner.clone()), ..copy("s", "copy") };
+    assert_eq!(store.fork_session(copy(&other)).await.unwrap(), SessionForkOutcome::Empty);
+    assert_eq!(store.fork_session(copy(&own)).await.unwrap(), SessionForkOutcome::Forked { runs: 1 });
+    assert!(store.delete(&[session("s")], Some(&other)).await.unwrap().is_empty());
+    assert_eq!(store.delete(&[session("s")], Some(&own)).await.unwrap(), [session("s")]);
 }
 
 pub async fn blobs_are_read_in_ranges(database: &impl Database) {

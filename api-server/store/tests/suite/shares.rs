@@ -188,6 +188,7 @@ pub async fn a_namespaces_files_are_bounded(database: &impl Database) {
     store.put(&place("s"), vec![3; 600]).await.unwrap().unwrap();
     let copy = |most| SessionFork {
         source: session("s"),
+        principal: None,
         session_id: session("t"),
         run_prefix: format!("copy-{most}"),
         user_id: None,

@@ -41,7 +41,7 @@ async fn history(store: &dyn Store) {
     let other = NewRun { principal: Principal("key:other".into()), at_ms: at + DAY_MS + 2, ..new_run("c") };
     accepted(store, other).await;
     // A write that somebody waits for comes after all lazy ones.
-    store.edit(&session("a"), SessionEdit::default(), now()).await.unwrap();
+    store.edit(&session("a"), None, SessionEdit::default(), now()).await.unwrap();
 }
 
 fn short(days: &[DayUsage]) -> Vec<(u64, u64, u64, u64)> {
@@ -104,7 +104,7 @@ pub async fn what_was_counted_outlives_its_rows(database: &impl Database) {
     store.cancel(&run_id, None, "x", at + 1).await.unwrap();
     while store.count_usage(at + 10, now()).await.unwrap() {}
     let before = store.usage(past(), now()).await.unwrap();
-    assert_eq!(store.delete(&[session("a")]).await.unwrap(), [session("a")]);
+    assert_eq!(store.delete(&[session("a")], None).await.unwrap(), [session("a")]);
     assert_eq!(store.usage(past(), now()).await.unwrap(), before);
     assert_eq!(short(&before), [(0, 1, 1, 1)]);
 }
@@ -132,6 +132,7 @@ pub async fn copies_of_runs_are_not_counted(database: &impl Database) {
     turn(&*store, "s").await;
     let copy = SessionFork {
         source: session("s"),
+        principal: None,
         session_id: session("copy"),
         run_prefix: "copy".into(),
         user_id: None,
