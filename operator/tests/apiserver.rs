@@ -19,7 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, Resource, ResourceExt};
 use serde_json::json;
-use support::{FakeApi, Operator, cluster, create, eventually, report};
+use support::{FakeApi, Operator, cluster, create, eventually, remove, report};
 
 fn is(conditions: &[Condition], kind: &str, status: &str, reason: &str) -> bool {
     conditions.iter().any(|c| c.type_ == kind && c.status == status && c.reason == reason)
@@ -231,7 +231,7 @@ async fn a_sandbox_made_by_hand_follows_its_template() {
     eventually("the end of the pod", async || {
         let pod = pods.get_opt("scratch-0").await.unwrap();
         if pod.as_ref().is_some_and(|pod| pod.uid() == first && pod.metadata.deletion_timestamp.is_some()) {
-            pods.delete("scratch-0", &DeleteParams::default().grace_period(0)).await.unwrap();
+            remove(&pods, "scratch-0").await;
         }
         let sandbox = sandboxes.get("scratch").await.unwrap();
         let status = sandbox.status.unwrap_or_default();
@@ -324,7 +324,7 @@ async fn a_lost_pod_is_told_and_replaced_by_the_next_incarnation() {
         .await;
     };
     has_pod("box-0").await;
-    pods.delete("box-0", &DeleteParams::default().grace_period(0)).await.unwrap();
+    remove(&pods, "box-0").await;
     eventually("PodEnded", async || {
         let status = sandboxes.get("box").await.unwrap().status.unwrap_or_default();
         is(&status.conditions, "Ready", "False", "PodEnded")
@@ -370,7 +370,7 @@ async fn a_second_eviction_for_the_same_cause_is_told_as_the_last() {
         })
         .await;
     }
-    pods.delete("box-1", &DeleteParams::default().grace_period(0)).await.unwrap();
+    remove(&pods, "box-1").await;
     eventually("the pod to be gone", async || pods.get_opt("box-1").await.unwrap().is_none()).await;
     let status = sandboxes.get("box").await.unwrap().status.unwrap();
     assert!(is(&status.conditions, "Stalled", "True", "EvictedAgain"), "{:?}", status.conditions);

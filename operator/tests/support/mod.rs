@@ -17,9 +17,9 @@ use cadre_operator::run::controllers;
 use cadre_protocol::feed::{FeedItem, RunReport, SubmitRun};
 use cadre_protocol::run::RunStatus;
 use clap::Parser;
-use k8s_openapi::api::core::v1::Namespace;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::GroupVersionKind;
 use kube::{Client, Config, ResourceExt};
@@ -113,6 +113,15 @@ pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
         }
     };
     assert!(tokio::time::timeout(Duration::from_secs(300), looking).await.is_ok(), "waited for {what}");
+}
+
+/// Removes a pod at once, as a node would. One that has gone by itself meanwhile is as good.
+pub async fn remove(pods: &Api<Pod>, name: &str) {
+    match pods.delete(name, &DeleteParams::default().grace_period(0)).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(refused)) if refused.code == 404 => {}
+        Err(error) => panic!("{name}: {error}"),
+    }
 }
 
 /// Creates an object of ours from its JSON.
