@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cadre_exec::room::Bounded;
 use cadre_exec::server::{self, ServerConfig, ServerError};
 use clap::Args;
 use nix::sys::signal::{Signal, raise};
@@ -32,6 +33,9 @@ pub struct ExecConfig {
     /// Shell that runs commands; bash or sh if absent.
     #[arg(long, env = "CADRE_EXEC_SHELL")]
     pub shell: Option<PathBuf>,
+    /// A folder and the bytes that it may hold, as PATH=BYTES: a command that fills it is ended.
+    #[arg(long, value_name = "PATH=BYTES", value_parser = bounded)]
+    pub bounded: Vec<Bounded>,
     /// Name of a variable that commands see, with the value that it has here. Commands see no other one.
     #[arg(long = "env", value_name = "NAME")]
     pub env: Vec<String>,
@@ -45,15 +49,21 @@ fn user_and_group(text: &str) -> Result<(u32, u32), String> {
     parsed.ok_or_else(|| "expected UID:GID".to_owned())
 }
 
+fn bounded(text: &str) -> Result<Bounded, String> {
+    let parsed =
+        text.rsplit_once('=').and_then(|(path, limit)| Some(Bounded { path: path.into(), limit: limit.parse().ok()? }));
+    parsed.ok_or_else(|| "expected PATH=BYTES".to_owned())
+}
+
 /// Runs an exec-server until its process is told to end, or its parent is gone.
 ///
 /// # Errors
 /// When it can't run.
 pub async fn exec_main(config: ExecConfig) -> Result<(), ServerError> {
-    let ExecConfig { socket, workspace, home, tmp, run_as, shell, env, die_with_parent } = config;
+    let ExecConfig { socket, workspace, home, tmp, run_as, shell, bounded, env, die_with_parent } = config;
     let env = env.into_iter().filter_map(|name| std::env::var(&name).ok().map(|value| (name, value))).collect();
     let home = home.unwrap_or_else(|| workspace.clone());
-    let server = server::run(ServerConfig { socket, workspace, home, tmp, run_as, shell, env });
+    let server = server::run(ServerConfig { socket, workspace, home, tmp, run_as, shell, bounded, env });
     if !die_with_parent {
         return server.await;
     }
@@ -82,5 +92,11 @@ mod tests {
     fn users_are_numbers() {
         assert_eq!(user_and_group("1000:1001"), Ok((1000, 1001)));
         assert!(user_and_group("me:us").is_err() && user_and_group("1").is_err());
+    }
+
+    #[test]
+    fn bounds_are_bytes() {
+        assert_eq!(bounded("/a=b=10"), Ok(Bounded { path: "/a=b".into(), limit: 10 }));
+        assert!(bounded("/a").is_err() && bounded("/a=1Gi").is_err());
     }
 }

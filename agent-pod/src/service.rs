@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cadre_protocol::worker::{Assignment, HeldRun};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,9 @@ use crate::link::state::{News, Reins, State};
 
 /// Time that runs get to come to a good place when the process ends.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
+/// Runs that are carried out at once. Only a pooled engine has more than one: what is above this waits for a place, can be
+/// cancelled meanwhile, and its time limit counts.
+const RUNS_AT_ONCE: usize = 32;
 /// Time for the last frames.
 const CLOSE_TIME: Duration = Duration::from_secs(6);
 const REAP: Duration = Duration::from_secs(60);
@@ -54,6 +57,7 @@ struct Engine {
     sandboxes: Sandboxes,
     probe: NetworkProbe,
     drain: CancellationToken,
+    places: Arc<Semaphore>,
     runs: JoinSet<()>,
 }
 
@@ -69,6 +73,7 @@ pub async fn engine_main(config: EngineConfig, stop: CancellationToken) -> io::R
         sandboxes: Sandboxes::open(exec)?,
         probe: NetworkProbe::new(probe, enforcement, hub.clone()),
         drain: CancellationToken::new(),
+        places: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
         runs: JoinSet::new(),
         hub: hub.clone(),
     };
@@ -146,7 +151,7 @@ impl Engine {
             isolation: Arc::new(self.probe.clone()),
             clock: now_ms,
         };
-        let control = Control { signal: reins.signal, drain: self.drain.clone() };
+        let control = Control { signal: reins.signal, drain: self.drain.clone(), places: self.places.clone() };
         let hub = self.hub.clone();
         async move {
             info!(run_id = %held.run_id, epoch = %held.epoch, attempt = assignment.attempt, "a run begins");

@@ -146,6 +146,9 @@ pub enum ExecBody {
         timed_out: bool,
         /// Whether a `Kill` ended it.
         killed: bool,
+        /// What it filled, in words, when it was ended for that.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        full: Option<String>,
         /// Standard output, lossy UTF-8.
         stdout: String,
         /// Standard error, lossy UTF-8.

@@ -8,6 +8,7 @@ pub mod client;
 pub mod frame;
 pub mod install;
 mod process;
+pub mod room;
 pub mod server;
 mod workspace;
 

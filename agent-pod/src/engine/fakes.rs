@@ -17,7 +17,7 @@ use cadre_protocol::run::{RunInput, Uploads};
 use cadre_protocol::tool::WorkspaceEffect;
 use cadre_protocol::worker::{Assignment, RemoteToolResult};
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::ports::{
@@ -326,7 +326,7 @@ impl Fake {
 /// Reins that nobody pulls, with their other ends.
 pub fn control() -> (watch::Sender<Signal>, Control) {
     let (sender, signal) = watch::channel(Signal::Go);
-    (sender, Control { signal, drain: CancellationToken::new() })
+    (sender, Control { signal, drain: CancellationToken::new(), places: Arc::new(Semaphore::new(1)) })
 }
 
 #[async_trait]
@@ -428,6 +428,7 @@ impl Workspace for Fake {
                 signal: None,
                 timed_out: false,
                 killed: false,
+                full: None,
                 stdout: format!("ran {what}"),
                 stderr: String::new(),
                 truncated: false,

@@ -9,7 +9,7 @@ use cadre_protocol::journal::Entry;
 use cadre_protocol::model::{ModelDelta, ModelError, ModelReply, ModelRequest};
 use cadre_protocol::worker::RemoteToolResult;
 use serde_json::{Map, Value};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::uploads::Brought;
@@ -165,6 +165,8 @@ pub struct Control {
     pub signal: watch::Receiver<Signal>,
     /// The process is ending: start nothing new.
     pub drain: CancellationToken,
+    /// One for each run that the process carries out at once.
+    pub places: Arc<Semaphore>,
 }
 
 impl Control {
@@ -174,6 +176,15 @@ impl Control {
         match signal.wait_for(|signal| *signal != Signal::Go).await {
             Ok(signal) => signal.clone(),
             Err(_) => Signal::Abort,
+        }
+    }
+
+    /// Waits until the process has a place for the run, or ends: a run that learns of that has nothing to do.
+    pub async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            biased;
+            place = self.places.clone().acquire_owned() => place.ok(),
+            () = self.drain.cancelled() => None,
         }
     }
 

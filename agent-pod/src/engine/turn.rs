@@ -89,7 +89,10 @@ pub async fn run(assignment: Assignment, host: Host, control: Control) -> Exit {
             Signal::Abort | Signal::Go => return Exit::Aborted,
         },
         () = sleep_or_forever(deadline) => Err(Stop::failed("timeout", "The run took longer than it may.", false)),
-        outcome = turn.drive() => outcome,
+        outcome = async {
+            let Some(_place) = control.place().await else { return Err(Stop::HandOver) };
+            turn.drive().await
+        } => outcome,
     };
     let exit = turn.end(outcome);
     tokio::select! {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cadre_crds::sandbox::{
-    ImagePullPolicy, NetworkEnforcement, ResourceAmounts, RootFilesystem, Sandbox, SandboxTemplateSpec,
+    ImagePullPolicy, NetworkEnforcement, Persistence, ResourceAmounts, RootFilesystem, Sandbox, SandboxTemplateSpec,
 };
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, EnvVar, ExecAction, Lifecycle, LifecycleHandler, Probe, ResourceRequirements,
@@ -91,12 +91,13 @@ pub fn tools(sandbox: &Sandbox, settings: &PodSettings, shape: Shape) -> Contain
     let program = if shape.install { INSTALLED } else { PROGRAM };
     let read_only = template.root_filesystem == RootFilesystem::ReadOnly;
     let args = [("socket", volumes::SOCKET), ("workspace", volumes::WORKSPACE), ("home", volumes::HOME)];
+    let more = bounded(template).chain(passed(template));
     Container {
         name: "sandbox".into(),
         image: Some(template.image.clone().unwrap_or_else(|| settings.sandbox_image.clone())),
         image_pull_policy: pull_policy(template, settings),
         command: Some(vec![program.into(), "exec-server".into()]),
-        args: Some(args.map(|(name, value)| format!("--{name}={value}")).into_iter().chain(passed(template)).collect()),
+        args: Some(args.map(|(name, value)| format!("--{name}={value}")).into_iter().chain(more).collect()),
         env: Some(environment(template)),
         working_dir: Some(volumes::WORKSPACE.into()),
         resources: Some(tools_resources(template)),
@@ -126,6 +127,17 @@ fn environment(template: &SandboxTemplateSpec) -> Vec<EnvVar> {
         value_from: None,
     });
     std::iter::once(home).chain(own).collect()
+}
+
+/// Folders whose limits kubelet enforces by evicting the pod: a volume has its own end.
+fn bounded(template: &SandboxTemplateSpec) -> impl Iterator<Item = String> {
+    let workspace = match template.workspace.persistence {
+        Persistence::Ephemeral => Some((volumes::WORKSPACE, template.workspace.size.as_str())),
+        Persistence::Volume => None,
+    };
+    let scratch = [(volumes::HOME, volumes::SCRATCH), ("/tmp", volumes::SCRATCH)];
+    let folders = workspace.into_iter().chain(scratch);
+    folders.filter_map(|(path, limit)| Some(format!("--bounded={path}={}", bytes(limit)?)))
 }
 
 /// Commands see the template's variables and no other one of the container's.
@@ -190,8 +202,8 @@ fn smaller(a: String, b: String) -> String {
 /// Workspace, HOME, /tmp and logs: kubelet evicts the pod above the sum of its containers' limits.
 fn storage_limit(template: &SandboxTemplateSpec) -> String {
     let workspace = match template.workspace.persistence {
-        cadre_crds::sandbox::Persistence::Ephemeral => bytes(&template.workspace.size).unwrap_or(0),
-        cadre_crds::sandbox::Persistence::Volume => 0,
+        Persistence::Ephemeral => bytes(&template.workspace.size).unwrap_or(0),
+        Persistence::Volume => 0,
     };
     let scratch = bytes(volumes::SCRATCH).unwrap_or(0);
     let sum = workspace + 2 * scratch + LAYER;

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::capture::Capture;
 use super::tree::{Processes, Started};
+use crate::room::{Room, Used};
 use crate::workspace::{Failure, RelPath, Snapshot, Workspace};
 
 /// Where programs are looked for. The image's own environment is ignored.
@@ -91,6 +92,14 @@ impl Shell {
     }
 }
 
+/// What commands run with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) processes: &'a Processes,
+    pub(crate) shell: &'a Shell,
+    pub(crate) room: &'a Room,
+}
+
 /// A command to run.
 #[derive(Debug)]
 pub(crate) struct Command {
@@ -106,6 +115,7 @@ enum End {
     Exit,
     TimeOut,
     Kill,
+    Full,
 }
 
 /// How a command ended.
@@ -113,36 +123,37 @@ enum End {
 struct Finished {
     status: Option<ExitStatus>,
     end: End,
+    full: Option<String>,
     stdout: (String, bool),
     stderr: (String, bool),
 }
 
 impl Command {
-    /// Runs it to its end, its time-out or `kill`, and says what it did.
+    /// Runs it to its end, its time-out, `kill` or a folder that it has filled, and says what it did.
     pub(crate) async fn answer(
         self,
-        processes: &Processes,
-        shell: &Shell,
+        Place { processes, shell, room }: Place<'_>,
         workspace: &Arc<Workspace>,
         kill: CancellationToken,
     ) -> Result<ExecBody, Failure> {
         let generation = processes.generation();
         let cwd = RelPath::parse(self.cwd.as_deref().unwrap_or_default())?;
-        let (folder, before) = look(workspace, cwd.clone()).await?;
+        let (folder, before, used) = look(workspace, room, cwd.clone()).await?;
         let mut command = shell.command(&self.text, &cwd, &folder);
         let started = processes.spawn(&mut command, generation).map_err(|error| {
             Failure::new(ExecErrorCode::Spawn, format!("the command could not be started: {error}"))
         })?;
         drop(folder);
-        let finished = self.follow(processes, started, kill).await?;
+        let finished = self.follow(processes, started, kill, room.until_crowded(&used)).await?;
         let workspace = Arc::clone(workspace);
         let effect = blocking(move || workspace.effect_since(&before)).await?;
-        let Finished { status, end, stdout, stderr } = finished;
+        let Finished { status, end, full, stdout, stderr } = finished;
         Ok(ExecBody::Exited {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
             timed_out: end == End::TimeOut,
             killed: end == End::Kill,
+            full,
             truncated: stdout.1 || stderr.1,
             stdout: stdout.0,
             stderr: stderr.0,
@@ -155,6 +166,7 @@ impl Command {
         processes: &Processes,
         started: Started,
         kill: CancellationToken,
+        crowded: impl Future<Output = String>,
     ) -> Result<Finished, Failure> {
         let Started { key, mut exit, stdout, stderr } = started;
         let max = self.max_output.min(MAX_OUTPUT_BYTES);
@@ -167,11 +179,12 @@ impl Command {
                 return Err(failure);
             }
         };
-        let (exited, mut end) = tokio::select! {
+        let (exited, mut end, full) = tokio::select! {
             biased;
-            status = &mut exit => (status.ok(), End::Exit),
-            () = kill.cancelled() => (None, End::Kill),
-            () = sleep(self.timeout.min(MAX_TIMEOUT)) => (None, End::TimeOut),
+            status = &mut exit => (status.ok(), End::Exit, None),
+            () = kill.cancelled() => (None, End::Kill, None),
+            () = sleep(self.timeout.min(MAX_TIMEOUT)) => (None, End::TimeOut, None),
+            words = crowded => (None, End::Full, Some(words)),
         };
         let status = if end == End::Exit {
             exited
@@ -184,7 +197,7 @@ impl Command {
         if processes.release(key) {
             end = End::Kill;
         }
-        Ok(Finished { status, end, stdout: stdout.text(), stderr: stderr.text() })
+        Ok(Finished { status, end, full, stdout: stdout.text(), stderr: stderr.text() })
     }
 }
 
@@ -196,9 +209,9 @@ fn capture(stream: Option<impl Into<OwnedFd>>, max: usize) -> Result<Capture, Fa
     Ok(Capture::start(receiver, max))
 }
 
-async fn look(workspace: &Arc<Workspace>, cwd: RelPath) -> Result<(OwnedFd, Snapshot), Failure> {
-    let workspace = Arc::clone(workspace);
-    blocking(move || Ok((workspace.open_cwd(&cwd)?, workspace.snapshot()))).await?
+async fn look(workspace: &Arc<Workspace>, room: &Room, cwd: RelPath) -> Result<(OwnedFd, Snapshot, Used), Failure> {
+    let (workspace, room) = (Arc::clone(workspace), room.clone());
+    blocking(move || Ok((workspace.open_cwd(&cwd)?, workspace.snapshot(), room.used()))).await?
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {

@@ -98,6 +98,7 @@ mod tests {
             signal: None,
             timed_out: false,
             killed: false,
+            full: None,
             stdout: text.clone(),
             stderr: text,
             truncated: false,

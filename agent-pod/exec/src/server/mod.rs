@@ -16,9 +16,10 @@ use nix::unistd::{Gid, Uid, User};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use crate::process::{Processes, Shell, supervise};
+use crate::room::{Bounded, Room};
 use crate::workspace::Workspace;
 use session::Session;
 
@@ -40,6 +41,8 @@ pub struct ServerConfig {
     pub run_as: Option<(u32, u32)>,
     /// Shell that runs commands with `-c`; `None` takes `bash`, or `sh` where there is none.
     pub shell: Option<PathBuf>,
+    /// Folders that must not be filled: commands that do are ended in time.
+    pub bounded: Vec<Bounded>,
     /// Further variables of commands; they replace the ones above of the same name, but for `PWD`.
     pub env: Vec<(String, String)>,
 }
@@ -78,7 +81,8 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
     set_child_subreaper(true).map_err(ServerError::Process)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Signals)?;
     let processes = Arc::new(Processes::default());
-    let session = Arc::new(prepare(&config, Arc::clone(&processes))?);
+    let room = Room::new(config.bounded.clone());
+    let session = Arc::new(prepare(&config, Arc::clone(&processes), room.clone())?);
     let ended = async {
         tokio::select! {
             () = serve(&config.socket, &session, &mut terminate) => {
@@ -86,13 +90,23 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
                 Ok(())
             },
             failed = supervise(Arc::clone(&processes)) => failed.map_err(ServerError::Signals),
+            () = keep_room(&room, &processes) => Ok(()),
         }
     };
     ended.await
 }
 
-fn prepare(config: &ServerConfig, processes: Arc<Processes>) -> Result<Session, ServerError> {
-    let ServerConfig { socket: _, workspace, home, tmp, run_as, shell, env } = config;
+/// Ends what commands have left behind when it fills a folder: the whole sandbox would else be lost.
+async fn keep_room(room: &Room, processes: &Processes) {
+    loop {
+        let words = room.until_filled().await;
+        warn!(words, "all processes are ended");
+        processes.stop_all().await;
+    }
+}
+
+fn prepare(config: &ServerConfig, processes: Arc<Processes>, room: Room) -> Result<Session, ServerError> {
+    let ServerConfig { socket: _, workspace, home, tmp, run_as, shell, bounded: _, env } = config;
     for folder in [workspace, home, tmp] {
         make(folder, *run_as).map_err(|source| ServerError::Folder { path: folder.clone(), source })?;
     }
@@ -100,8 +114,9 @@ fn prepare(config: &ServerConfig, processes: Arc<Processes>) -> Result<Session, 
     let user = User::from_uid(owner.map_or_else(Uid::current, |(user, _)| user)).ok().flatten();
     let user = user.map_or_else(|| "agent".to_owned(), |user| user.name);
     let shell = Shell::new(shell.as_deref(), [workspace, home, tmp], &user, *run_as, env);
+    let files = room.only(workspace);
     let workspace = Workspace::open(workspace, owner).map_err(|failure| ServerError::Workspace(failure.message))?;
-    Ok(Session::new(processes, shell, workspace))
+    Ok(Session::new(processes, shell, workspace, [room, files]))
 }
 
 fn make(folder: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {

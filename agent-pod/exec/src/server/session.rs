@@ -17,7 +17,8 @@ use tracing::warn;
 
 use super::answer;
 use crate::frame;
-use crate::process::{Command, Processes, Shell};
+use crate::process::{Command, Place, Processes, Shell};
+use crate::room::Room;
 use crate::workspace::{Failure, Workspace};
 
 /// Most requests at once, over all connections: a command of a lost connection counts until it ends.
@@ -33,6 +34,9 @@ pub(super) struct Session {
     processes: Arc<Processes>,
     shell: Shell,
     workspace: Arc<Workspace>,
+    room: Room,
+    /// That of the workspace alone, into which files are written.
+    files: Room,
     slots: Arc<Semaphore>,
     epoch: Mutex<Option<u64>>,
 }
@@ -47,9 +51,9 @@ struct Connection {
 }
 
 impl Session {
-    pub(super) fn new(processes: Arc<Processes>, shell: Shell, workspace: Workspace) -> Self {
+    pub(super) fn new(processes: Arc<Processes>, shell: Shell, workspace: Workspace, [room, files]: [Room; 2]) -> Self {
         let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
-        Self { processes, shell, workspace: Arc::new(workspace), slots, epoch: Mutex::new(None) }
+        Self { processes, shell, workspace: Arc::new(workspace), room, files, slots, epoch: Mutex::new(None) }
     }
 
     /// Serves until the connection ends, or says something that is no request.
@@ -106,11 +110,16 @@ impl Session {
         if let ExecOp::Run { command, cwd, timeout_ms, max_output_bytes } = op {
             let timeout = Duration::from_millis(timeout_ms);
             let command = Command { text: command, cwd, timeout, max_output: max_output_bytes };
-            let answer = command.answer(&self.processes, &self.shell, &self.workspace, kill).await;
+            let place = Place { processes: &self.processes, shell: &self.shell, room: &self.room };
+            let answer = command.answer(place, &self.workspace, kill).await;
             return answer.unwrap_or_else(Failure::into_body);
         }
-        let workspace = Arc::clone(&self.workspace);
-        tokio::task::spawn_blocking(move || workspace.answer(op)).await.unwrap_or_else(|_| ExecBody::Failed {
+        let (workspace, room) = (Arc::clone(&self.workspace), self.files.clone());
+        let answer = move || match room.refuses(&op) {
+            Some(message) => ExecBody::Failed { code: ExecErrorCode::TooLarge, message },
+            None => workspace.answer(op),
+        };
+        tokio::task::spawn_blocking(answer).await.unwrap_or_else(|_| ExecBody::Failed {
             code: ExecErrorCode::Io,
             message: "the operation broke off".to_owned(),
         })

@@ -196,3 +196,30 @@ async fn what_cannot_start_says_so() {
     let answer = client.request(command("a\0b", SOON)).await.unwrap();
     assert!(matches!(answer, ExecBody::Failed { code: ExecErrorCode::Spawn, .. }), "{answer:?}");
 }
+
+/// Grows by 2 MiB now and then, for ever.
+const GROWS: &str = "while :; do head -c 2097152 /dev/zero >> big; sleep 0.02; done";
+
+#[tokio::test]
+async fn a_command_that_fills_the_workspace_is_ended_and_the_next_can_clean_up() {
+    let (_sandbox, client) = Sandbox::start().await;
+    let answer = client.request(command(GROWS, SOON)).await.unwrap();
+    let ExecBody::Exited { full: Some(words), timed_out: false, killed: false, .. } = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(words.contains("/workspace holds"), "{words}");
+    let write = || ExecOp::Write { path: "new".into(), content: "x".into() };
+    let refused = client.request(write()).await.unwrap();
+    assert!(matches!(refused, ExecBody::Failed { code: ExecErrorCode::TooLarge, .. }), "{refused:?}");
+    assert_eq!(output(&client, "rm big && echo clean").await, "clean\n");
+    assert!(matches!(client.request(write()).await.unwrap(), ExecBody::Done { .. }));
+}
+
+#[tokio::test]
+async fn what_fills_the_workspace_in_the_background_is_ended() {
+    let (sandbox, client) = Sandbox::start().await;
+    output(&client, &format!("({GROWS}) > /dev/null 2>&1 & echo $! > pids")).await;
+    for pid in sandbox.pids("pids", 1).await {
+        eventually("it is gone", || !exists(pid)).await;
+    }
+}

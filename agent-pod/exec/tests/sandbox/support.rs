@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use cadre_exec::client::{ExecClient, ExecListener};
+use cadre_exec::room::Bounded;
 use cadre_exec::server::{ServerConfig, run};
 use cadre_protocol::exec::{ExecBody, ExecOp};
 use cadre_protocol::ids::Epoch;
@@ -18,6 +19,8 @@ const FOLDER: &str = "CADRE_TEST_SANDBOX";
 const USER: &str = "CADRE_TEST_USER";
 /// In the server's environment, and never in a command's.
 pub const CANARY: &str = "canary-b1946ac9";
+/// Bytes that the workspace may hold.
+pub const LIMIT: u64 = 64 << 20;
 /// Generous: the machine may be busy.
 pub const SOON: Duration = Duration::from_secs(60);
 
@@ -32,6 +35,7 @@ fn exec_server_process() {
         tmp: folder.join("tmp"),
         run_as: std::env::var(USER).ok().map(|user| (user.parse().unwrap(), user.parse().unwrap())),
         shell: None,
+        bounded: vec![Bounded { path: folder.join("workspace"), limit: LIMIT }],
         env: vec![("CADRE_TEST_GIVEN".into(), "given".into())],
     };
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(async {

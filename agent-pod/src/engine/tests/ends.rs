@@ -161,3 +161,29 @@ async fn no_tool_runs_in_an_open_network() {
     assert!(world.executed.lock().unwrap().is_empty());
     assert!(world.tool_messages()[0].content.contains("not isolated"));
 }
+
+#[tokio::test]
+async fn a_run_without_a_place_begins_nothing_and_can_be_cancelled() {
+    let fake = Fake(Arc::new(World::with([says("ok")])));
+    let (reins, control) = fakes::control();
+    let place = control.place().await;
+    assert!(place.is_some());
+    let running = tokio::spawn(turn::run(assignment("hi"), fake.host(), control.clone()));
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    reins.send_replace(Signal::Cancel("stop".into()));
+    assert_eq!(running.await.unwrap(), Exit::Ended);
+    assert_eq!(fake.0.event_names(), ["RunCancelled"]);
+
+    let fake = Fake(Arc::new(World::with([says("ok")])));
+    reins.send_replace(Signal::Go);
+    let running = tokio::spawn(turn::run(assignment("hi"), fake.host(), control.clone()));
+    drop(place);
+    assert_eq!(running.await.unwrap(), Exit::Ended);
+    assert_eq!(fake.0.event_names().last(), Some(&"RunCompleted"));
+
+    let _place = control.place().await;
+    control.drain.cancel();
+    assert_eq!(turn::run(assignment("hi"), fake.host(), control).await, Exit::HandedOver);
+}

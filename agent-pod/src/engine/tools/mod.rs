@@ -219,8 +219,8 @@ pub async fn run(call: &ToolCall, prepared: &Prepared, host: &Host) -> Result<Ou
 /// An answer of exec-server in words for the model.
 fn tell(body: ExecBody) -> Outcome {
     match body {
-        ExecBody::Exited { code, signal, timed_out, killed, stdout, stderr, truncated, effect } => {
-            let end = shell::End { code, signal, timed_out, killed, truncated };
+        ExecBody::Exited { code, signal, timed_out, killed, full, stdout, stderr, truncated, effect } => {
+            let end = shell::End { code, signal, timed_out, killed, full, truncated };
             shell::tell(&end, &stdout, &stderr).with(effect)
         }
         ExecBody::Listing { entries, truncated } => files::tell_listing(&entries, truncated),

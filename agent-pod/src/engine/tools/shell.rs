@@ -15,6 +15,8 @@ pub const NAME: &str = "shell";
 const KEPT_BYTES: usize = 64 << 10;
 /// Characters that the model sees of standard error when standard output is long as well.
 const STDERR_CHARS: usize = RESULT_CHARS / 4;
+/// Characters of what exec-server says of a folder.
+const FULL_CHARS: usize = 400;
 
 #[derive(Deserialize)]
 struct Arguments {
@@ -66,6 +68,8 @@ pub struct End {
     pub timed_out: bool,
     /// Whether it was killed on request.
     pub killed: bool,
+    /// What it filled, when it was ended for that.
+    pub full: Option<String>,
     /// Whether output was cut.
     pub truncated: bool,
 }
@@ -74,6 +78,7 @@ pub struct End {
 #[must_use]
 pub fn tell(end: &End, stdout: &str, stderr: &str) -> Outcome {
     let status = match end {
+        End { full: Some(words), .. } => format!("was killed: {}", bounds::head_and_tail(words, FULL_CHARS)),
         End { timed_out: true, .. } => "timed out and was killed".to_owned(),
         End { killed: true, .. } => "was killed".to_owned(),
         End { code: Some(code), .. } => format!("exit code: {code}"),
@@ -98,7 +103,7 @@ pub fn tell(end: &End, stdout: &str, stderr: &str) -> Outcome {
     if end.truncated {
         text.push_str("\n[the sandbox kept only part of the output; write it to a file to see all of it]");
     }
-    Outcome { text, error: end.timed_out || end.killed, effect: None }
+    Outcome { text, error: end.timed_out || end.killed || end.full.is_some(), effect: None }
 }
 
 #[cfg(test)]
@@ -117,6 +122,8 @@ mod tests {
         let failed = tell(&ended(2), "", "no such file\n");
         assert_eq!((failed.text.as_str(), failed.error), ("exit code: 2\n--- stderr ---\nno such file", false));
         assert!(tell(&End { timed_out: true, ..End::default() }, "", "").error);
+        let filled = tell(&End { full: Some("/w holds much".into()), ..End::default() }, "", "");
+        assert_eq!((filled.text.as_str(), filled.error), ("was killed: /w holds much", true));
         let long = tell(&ended(0), &"x".repeat(50_000), &"y".repeat(50_000)).text;
         assert!(long.chars().count() <= RESULT_CHARS, "{}", long.chars().count());
         assert!(long.contains("yyy") && long.contains("left out"));

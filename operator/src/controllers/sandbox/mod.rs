@@ -23,7 +23,7 @@ use kube::ResourceExt;
 
 use self::apply::Applier;
 use self::decide::{Decision, Want};
-use self::status::View;
+use self::status::{OUT_OF_MEMORY, View};
 use crate::caches::Caches;
 use crate::conditions::{reason, truth};
 use crate::context::{Shared, now};
@@ -124,6 +124,13 @@ fn stories(sandbox: &Sandbox, old: &SandboxStatus, new: &SandboxStatus) -> Vec<S
             "Suspended" => Some(Story::normal("Suspended", "Suspend", message(READY))),
             _ => None,
         });
+    }
+    let ready = |status: &SandboxStatus| {
+        let condition = status.conditions.iter().find(|condition| condition.type_ == READY);
+        condition.map(|condition| condition.message.clone()).filter(|message| message.contains(OUT_OF_MEMORY))
+    };
+    if let Some(note) = ready(new).filter(|_| ready(new) != ready(old)) {
+        stories.push(Story::warning(OUT_OF_MEMORY, "WatchPod", note));
     }
     let isolated = |status: &SandboxStatus| truth(&status.conditions, NETWORK_ISOLATED).to_owned();
     if isolated(new) == "False" && isolated(old) != "False" {

@@ -37,6 +37,9 @@ pub enum View {
     Invalid(String),
 }
 
+/// Kubelet's word for a container that the kernel killed for its memory.
+pub const OUT_OF_MEMORY: &str = "OOMKilled";
+
 struct Stage {
     phase: SandboxPhase,
     verdict: Verdict,
@@ -160,8 +163,11 @@ fn of_pod(pod: &Pod) -> Stage {
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let is_ready = find(conditions, "Ready").is_some_and(|condition| condition.status == "True");
     match status.phase.as_deref() {
-        Some("Running") if is_ready => new(SandboxPhase::Running, Verdict::Ready, Reason::PodRunning, "the pod runs"),
-        Some("Running") => pending(&not_ready(containers)),
+        Some("Running") if is_ready => {
+            let message = with_memory("the pod runs".to_owned(), containers);
+            new(SandboxPhase::Running, Verdict::Ready, Reason::PodRunning, &message)
+        }
+        Some("Running") => pending(&with_memory(not_ready(containers), containers)),
         _ => pending(&unscheduled(conditions).unwrap_or_else(|| "the pod is starting".to_owned())),
     }
 }
@@ -198,6 +204,20 @@ fn not_ready(containers: &[ContainerStatus]) -> String {
     let names: Vec<_> =
         containers.iter().filter(|container| !container.ready).map(|container| container.name.as_str()).collect();
     format!("not running: container {}", names.join(", "))
+}
+
+/// Says so where the kernel has killed a container for its memory: nothing else tells why a call's outcome is unknown.
+fn with_memory(message: String, containers: &[ContainerStatus]) -> String {
+    let killed = containers.iter().find(|container| {
+        let last = [container.state.as_ref(), container.last_state.as_ref()].into_iter().flatten();
+        last.filter_map(|state| state.terminated.as_ref()).any(|ended| ended.reason.as_deref() == Some(OUT_OF_MEMORY))
+    });
+    match killed {
+        Some(ContainerStatus { name, restart_count, .. }) => format!(
+            "{message}; container {name} used more memory than its limit and was killed ({OUT_OF_MEMORY}), restarts: {restart_count}"
+        ),
+        None => message,
+    }
 }
 
 fn unscheduled(conditions: &[PodCondition]) -> Option<String> {
@@ -296,6 +316,25 @@ mod tests {
             let ready = status.conditions.iter().find(|condition| condition.type_ == READY).unwrap();
             assert_eq!(ready.message, message);
             assert_eq!(truth(&status.conditions, SUSPENDED) == "True", why == "Suspended");
+        }
+    }
+
+    #[test]
+    fn a_container_that_was_killed_for_its_memory_is_told() {
+        let now = Time(Timestamp::UNIX_EPOCH);
+        let ready = json!([{"type": "Ready", "status": "True"}]);
+        let ended = |reason: &str| {
+            json!([{"name": "sandbox", "image": "", "imageID": "", "ready": true, "restartCount": 2,
+                "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137, "reason": reason}}}])
+        };
+        for (reason, told) in [("OOMKilled", true), ("Error", false)] {
+            let view = pod(json!({"phase": "Running", "conditions": ready, "containerStatuses": ended(reason)}));
+            let status = observe(&sandbox(), &SandboxStatus::default(), &view, None, &now);
+            let message = &status.conditions.iter().find(|condition| condition.type_ == READY).unwrap().message;
+            assert_eq!(message.contains("container sandbox used more memory"), told, "{message}");
+            let stories = super::super::stories(&sandbox(), &SandboxStatus::default(), &status);
+            assert_eq!(stories.iter().any(|story| story.reason == OUT_OF_MEMORY), told, "{stories:?}");
+            assert!(super::super::stories(&sandbox(), &status, &status).is_empty(), "only once");
         }
     }
 
