@@ -10,11 +10,13 @@ use sha2::{Digest, Sha256};
 
 use crate::cache;
 
-/// A Go module of `e2e/cluster/go`.
+/// A program of a Go module of `e2e/cluster/go`.
 #[derive(Debug)]
 pub struct Module {
-    /// The folder's name, which is also the built file's.
+    /// The built file's name.
     pub name: &'static str,
+    /// The module's folder. Programs of one module share what they have in common, which is compiled once.
+    pub sources: &'static str,
     /// What to build: a package of the module or of one of its dependencies.
     pub package: &'static str,
     /// The names by which the built file is called; empty when it has only its own.
@@ -24,11 +26,20 @@ pub struct Module {
 }
 
 /// All modules, in the order in which they are built.
-pub const MODULES: [Module; 7] = [
+pub const MODULES: [Module; 6] = [
     Module {
         name: "kubernetes",
+        sources: "kubernetes",
         package: ".",
-        programs: &["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl"],
+        programs: &[
+            "kube-apiserver",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "kubelet",
+            "kube-proxy",
+            "kubectl",
+            "volumes",
+        ],
         // Without these the programs call themselves v0.0.0 and clients choose the wrong behaviour.
         values: &[
             "k8s.io/component-base/version.gitVersion=v1.34.4",
@@ -36,17 +47,9 @@ pub const MODULES: [Module; 7] = [
             "k8s.io/component-base/version.gitMinor=34",
         ],
     },
-    Module { name: "etcd", package: "go.etcd.io/etcd/server/v3", programs: &[], values: &[] },
-    Module { name: "volumes", package: ".", programs: &[], values: &[] },
-    Module { name: "coredns", package: ".", programs: &[], values: &[] },
-    Module {
-        name: "kube-router",
-        package: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
-        programs: &[],
-        values: &["github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0"],
-    },
     Module {
         name: "helm",
+        sources: "kubernetes",
         package: "helm.sh/helm/v3/cmd/helm",
         programs: &[],
         // Helm refuses charts that ask for a newer Kubernetes than the one these numbers name.
@@ -56,14 +59,23 @@ pub const MODULES: [Module; 7] = [
             "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34",
         ],
     },
-    Module { name: "probe", package: ".", programs: &[], values: &[] },
+    Module { name: "etcd", sources: "etcd", package: "go.etcd.io/etcd/server/v3", programs: &[], values: &[] },
+    Module { name: "coredns", sources: "coredns", package: ".", programs: &[], values: &[] },
+    Module {
+        name: "kube-router",
+        sources: "kube-router",
+        package: "github.com/cloudnativelabs/kube-router/v2/cmd/kube-router",
+        programs: &[],
+        values: &["github.com/cloudnativelabs/kube-router/v2/pkg/version.Version=v2.1.0"],
+    },
+    Module { name: "probe", sources: "probe", package: ".", programs: &[], values: &[] },
 ];
 
 impl Module {
     /// The folder with the module's sources in this checkout.
     #[must_use]
     pub fn source(&self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/go").join(self.name)
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/go").join(self.sources)
     }
 
     /// The folder in the cache that holds the built file of the present sources, whether it was built or not.

@@ -118,6 +118,17 @@ pub fn up(egress: bool) -> Result<()> {
     run(Arguments { action: Action::Up { egress } })
 }
 
+/// Makes all that starting the cluster needs, or checks the user's own.
+///
+/// # Errors
+/// As `cluster up`.
+pub fn prepare() -> Result<()> {
+    match current::Current::from_environment()? {
+        Some(current) => current.check(),
+        None => up::prepare(&progress::Progress::start()),
+    }
+}
+
 /// Builds the cluster's programs, if they aren't there.
 ///
 /// # Errors

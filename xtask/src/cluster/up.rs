@@ -29,10 +29,7 @@ const NAME: &str = "cadre";
 /// When the machine can't run it, or a part doesn't come up: the message names the log to read.
 pub fn run(layout: &Layout, egress: bool) -> Result<()> {
     let progress = Progress::start();
-    host::prepare(&progress)?;
-    go::build_all(keep_go_cache())?;
-    pause::archive()?;
-    probe::archive()?;
+    prepare(&progress)?;
     fs::create_dir_all(layout.root()).with_context(|| format!("can't make {}", layout.root().display()))?;
     let _lock = locked(layout)?;
     if is_healthy(layout)? {
@@ -46,6 +43,18 @@ pub fn run(layout: &Layout, egress: bool) -> Result<()> {
     down::stop(layout, &progress)?;
     start(layout, egress || has_egress(layout), &progress)?;
     announce(layout)
+}
+
+/// Makes all that is needed and nothing that runs.
+///
+/// # Errors
+/// When the machine can't run it, or a part can't be built.
+pub fn prepare(progress: &Progress) -> Result<()> {
+    host::prepare(progress)?;
+    go::build_all(keep_go_cache())?;
+    pause::archive()?;
+    probe::archive()?;
+    Ok(())
 }
 
 fn keep_go_cache() -> bool {

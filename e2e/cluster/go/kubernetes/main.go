@@ -30,6 +30,7 @@ var programs = map[string]func() *cobra.Command{
 	"kube-proxy":              proxy.NewProxyCommand,
 	"kubelet":                 func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 	"kubectl":                 kubectl.NewDefaultKubectlCommand,
+	"volumes":                 newVolumesCommand,
 }
 
 func main() {

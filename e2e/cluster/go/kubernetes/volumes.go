@@ -2,12 +2,13 @@
 //
 // A storage class says with its parameter "reach" whether a volume belongs to the node of its first pod
 // ("node", as a local disk does) or can be mounted on every node ("cluster", as a network disk can).
-// Volumes are of the kind "local", because the kubelet applies a pod's fsGroup to these and not to hostPath.
+// Volumes are of the kind "local", because the kubelet applies a pod's fsGroup to these and not to hostPath. The program is one of
+// this binary's, because it needs little that the others don't.
 package main
 
 import (
 	"context"
-	"flag"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -15,11 +16,12 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
 )
 
@@ -105,18 +107,32 @@ func volume(options controller.ProvisionOptions, folder string, nodes []string) 
 	}
 }
 
-func main() {
-	kubeconfig := flag.String("kubeconfig", "", "the file that says how to reach the cluster")
-	root := flag.String("root", "", "the folder that holds the volumes")
-	flag.Parse()
-	config, err := clientcmd.BuildConfigFromFlags("", *kubeconfig)
-	if err != nil || *root == "" {
-		klog.Fatalf("--kubeconfig and --root are needed: %v", err)
-	}
+func newVolumesCommand() *cobra.Command {
+	var kubeconfig, root string
+	command := &cobra.Command{Use: "volumes", RunE: func(_ *cobra.Command, _ []string) error {
+		if root == "" {
+			return errors.New("--root is needed")
+		}
+		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		if err != nil {
+			return err
+		}
+		return provision(config, root)
+	}}
+	command.Flags().StringVar(&kubeconfig, "kubeconfig", "", "the file that says how to reach the cluster")
+	command.Flags().StringVar(&root, "root", "", "the folder that holds the volumes")
+	return command
+}
+
+func provision(config *rest.Config, root string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	client := kubernetes.NewForConfigOrDie(config)
-	provisioner := folders{root: *root, client: client}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return err
+	}
 	// One instance runs, so that electing a leader would only delay it.
+	provisioner := folders{root: root, client: client}
 	controller.NewProvisionController(ctx, client, provisionerName, provisioner, controller.LeaderElection(false)).Run(ctx)
+	return nil
 }
