@@ -1,5 +1,4 @@
 //! What tools take too much of is refused in time: the sandbox stays.
-#![expect(clippy::unwrap_used, reason = "a test that can't go on fails")]
 
 use cadre_e2e::story::Story;
 use cadre_e2e::story::objects::{scripted, shell, worker};

@@ -117,11 +117,9 @@ pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
 
 /// Removes a pod at once, as a node would. One that has gone by itself meanwhile is as good.
 pub async fn remove(pods: &Api<Pod>, name: &str) {
-    match pods.delete(name, &DeleteParams::default().grace_period(0)).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(refused)) if refused.code == 404 => {}
-        Err(error) => panic!("{name}: {error}"),
-    }
+    let removed = pods.delete(name, &DeleteParams::default().grace_period(0)).await.map(drop);
+    let has_gone = matches!(&removed, Err(kube::Error::Api(refused)) if refused.code == 404);
+    assert!(removed.is_ok() || has_gone, "{name}: {removed:?}");
 }
 
 /// Creates an object of ours from its JSON.
