@@ -76,7 +76,8 @@ impl Service {
             arguments_sha256: arguments_sha256(arguments),
             at_ms: self.now_ms(),
         };
-        match self.0.store.consume(wanted).await {
+        // Spent with its answer lost, it is not spent again: the call is refused, and was not made.
+        match self.patiently(|| self.0.store.consume(wanted.clone())).await {
             Ok(spent) => spent,
             Err(error) => {
                 tracing::warn!(run_id = %run_id, category = error.category(), "an approval can't be spent now");

@@ -65,7 +65,7 @@ impl Service {
         let Some(scope) = self.scope(writer, &run_id, epoch) else {
             return self.append_late(writer, batch).await;
         };
-        match self.store_batch(&scope.context, &batch).await {
+        match self.patiently(|| self.0.store.append(&scope.context, &batch)).await {
             Ok(AppendOutcome::Appended { next_index, chunk, ended }) => {
                 if let Some(chunk) = chunk {
                     self.0.hub.publish(&run_id, chunk);
@@ -99,7 +99,7 @@ impl Service {
                 Ok(Late::Foreign) => return Appended::Fenced,
                 Ok(Late::Adopted) => return Box::pin(self.append(writer, batch)).await,
                 Ok(Late::Ended(context)) => {
-                    return match self.store_batch(&context, &batch).await {
+                    return match self.patiently(|| self.0.store.append(&context, &batch)).await {
                         Ok(AppendOutcome::Appended { next_index, .. }) => Appended::Ack { next_index, ended: true },
                         Err(StoreError::Unavailable(_) | StoreError::Closed) => Appended::Unanswered,
                         _ => Appended::Fenced,
@@ -132,21 +132,6 @@ impl Service {
         Ok(if self.adopt(writer, &held).await? { Late::Adopted } else { Late::Foreign })
     }
 
-    /// Appends, and tries again while the database does not answer.
-    async fn store_batch(&self, context: &EventContext, batch: &Batch) -> Result<AppendOutcome, StoreError> {
-        let mut pause = Duration::from_millis(100);
-        loop {
-            match self.0.store.append(context, batch).await {
-                Err(StoreError::Unavailable(_)) if !self.0.stopping.is_cancelled() => {
-                    tracing::warn!(run_id = %batch.run_id, "the database does not answer; a batch waits");
-                }
-                outcome => return outcome,
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
     /// Ends a run whose worker broke a rule.
     pub async fn refuse(&self, run_id: &RunId, reason: String) -> Appended {
         let failure = RunFailure {
@@ -165,7 +150,7 @@ impl Service {
     /// # Errors
     /// The record's.
     pub async fn record_model_call(&self, call: ModelCallRow) -> Result<(), DomainError> {
-        Ok(self.0.store.model_call(call).await?)
+        Ok(self.patiently(|| self.0.store.model_call(call.clone())).await?)
     }
 
     /// A piece of a file that came with a run of the session: a new workspace needs those of earlier ones too. None: the
@@ -181,7 +166,7 @@ impl Service {
         max_bytes: usize,
     ) -> Result<Option<BlobRange>, DomainError> {
         let key = BlobKey { session_id: scope.session_id.clone(), digest: digest.clone() };
-        Ok(self.0.store.get(&key, offset, max_bytes).await?)
+        Ok(self.patiently(|| self.0.store.get(&key, offset, max_bytes)).await?)
     }
 }
 

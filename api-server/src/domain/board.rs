@@ -143,16 +143,18 @@ impl Board {
         true
     }
 
-    /// A run goes on with the worker that had it before it dialled in here.
-    pub fn adopt(&mut self, scope: Arc<RunScope>, lease: Lease) {
+    /// A run goes on with the worker that had it before it dialled in here. False when the session is busy: several may look
+    /// the run up at once.
+    pub fn adopt(&mut self, scope: Arc<RunScope>, lease: Lease) -> bool {
         if self.seats.get(&scope.session_id).is_some_and(|seat| !matches!(seat.stage, Stage::Idle | Stage::Wanted(_))) {
-            return;
+            return false;
         }
         let (session_id, component) = (scope.session_id.clone(), scope.component.clone());
         self.running.insert(scope.run_id.clone(), session_id.clone());
         let seat = self.seat(&session_id, &component);
         seat.lease = Some(lease);
         seat.stage = Stage::Running(scope);
+        true
     }
 
     /// A reserved start came to nothing, or the run ended: frees the seat. Answers it if it is idle now.

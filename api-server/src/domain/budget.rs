@@ -47,7 +47,8 @@ impl Service {
         }
         if of_run != RunBudget::default() {
             let call_id = uuid::Uuid::now_v7().to_string();
-            let reserved = self.0.store.reserve_in_run(&scope.run_id, &call_id, of_run, call).await;
+            let reserve = || self.0.store.reserve_in_run(&scope.run_id, &call_id, of_run, call);
+            let reserved = self.patiently(reserve).await;
             match reserved.map_err(|error| unknown(&error))? {
                 Reserved::Granted { output_tokens, .. } => call.output_tokens = output_tokens,
                 Reserved::Exceeded { tokens, nano_usd } => return Err(run_full(of_run, tokens, nano_usd, call)),
@@ -79,7 +80,8 @@ impl Service {
             window_ms: began_ms(budget.window, self.now_ms()),
             max_nano_usd: budget.nano_usd,
         };
-        match self.0.store.reserve_in_model(&budget, call).await.map_err(|error| unknown(&error))? {
+        // A reservation whose answer was lost stays: too much is held, never too little.
+        match self.patiently(|| self.0.store.reserve_in_model(&budget, call)).await.map_err(|error| unknown(&error))? {
             Reserved::Granted { output_tokens, nano_usd } => Ok(Some((budget, nano_usd, output_tokens))),
             Reserved::Exceeded { nano_usd, .. } => Err(model_full(&budget, nano_usd, call)),
         }
@@ -108,8 +110,8 @@ impl Service {
         let is_measured = usage.input_tokens > 0 || usage.output_tokens > 0;
         let cost = call.reply.cost_nano_usd;
         match call_id.filter(|_| is_measured) {
-            Some(call_id) => self.0.store.settle_in_run(call, &call_id).await?,
-            None => self.0.store.model_call(call).await?,
+            Some(call_id) => self.patiently(|| self.0.store.settle_in_run(call.clone(), &call_id)).await?,
+            None => self.patiently(|| self.0.store.model_call(call.clone())).await?,
         }
         if let Some((budget, reserved)) = in_model.filter(|_| is_measured) {
             self.settle_in_model(&budget, reserved, cost.unwrap_or(reserved)).await;

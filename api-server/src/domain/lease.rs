@@ -222,34 +222,40 @@ impl Service {
 
     /// A run that the worker holds and this server does not know of. True when it is the worker's, or over.
     pub(crate) async fn adopt(&self, writer: &Writer, held: &HeldRun) -> Result<bool, DomainError> {
-        let Some(detail) = self.0.store.detail(&held.run_id, None).await? else { return Ok(false) };
-        if detail.run.status != RunStatus::Running {
+        let Some(run) = self.0.store.run(&held.run_id).await? else { return Ok(false) };
+        if run.status != RunStatus::Running {
             // It has ended or paused, and perhaps waits to go on: its last batch is acknowledged or fenced when it comes again.
             return Ok(true);
         }
-        if !self.has_lease(writer, &detail.run.session_id, held.epoch).await? {
+        if !self.has_lease(writer, &run.session_id, held.epoch).await? {
             return Ok(false);
         }
+        // All of it is read only for whom it is.
+        let Some(detail) = self.0.store.detail(&held.run_id, None).await? else { return Ok(false) };
         let lease = lease_of(writer, held.epoch);
         let scope = Arc::new(RunScope::new(&detail.run, detail.agent, held.epoch, Seen::nothing()));
-        self.board().adopt(scope.clone(), lease.clone());
-        self.arm_deadline(&scope);
-        self.repeat_cancel(&scope.run_id, &lease).await?;
+        let is_new = self.board().adopt(scope.clone(), lease.clone());
+        if is_new {
+            self.arm_deadline(&scope);
+            self.repeat_cancel(&scope.run_id, &lease).await?;
+        }
         Ok(true)
     }
 
     /// The scope of a run that a worker asks something for and that this server does not know of yet: the record is asked
-    /// until it answers. None when the run is not the worker's.
+    /// until it is there. None when the run is not the worker's.
     pub async fn late_scope(&self, writer: &Writer, held: &HeldRun) -> Option<Arc<RunScope>> {
         loop {
+            // Another call of the run may have been faster.
             if let Some(scope) = self.scope(writer, &held.run_id, held.epoch) {
                 return Some(scope);
             }
             match self.adopt(writer, held).await {
                 Ok(_) => return self.scope(writer, &held.run_id, held.epoch),
+                Err(DomainError::Store(StoreError::Unavailable(_))) => tokio::time::sleep(TELL_AGAIN).await,
                 Err(error) => {
                     tracing::warn!(run_id = %held.run_id, error = %error, "run of a call can't be looked up");
-                    tokio::time::sleep(TELL_AGAIN).await;
+                    return None;
                 }
             }
         }

@@ -23,6 +23,7 @@ pub mod jobs;
 pub mod keyed;
 pub mod lease;
 pub mod metrics_daily;
+mod patience;
 pub mod place;
 pub mod recover;
 pub mod replicas;

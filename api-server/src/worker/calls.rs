@@ -81,6 +81,7 @@ impl Calls {
             let _ = self.out.send(refusal(call, &what, "too many open calls, or a number used twice")).await;
             return;
         }
+        // Now, in the order of the frames: whoever comes after the run's last batch finds none.
         let known = self.port.service.scope(&self.writer, &held.run_id, held.epoch);
         let calls = self.clone();
         self.port.service.clone().spawn(async move {

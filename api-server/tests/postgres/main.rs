@@ -49,6 +49,7 @@ use tower::ServiceExt as _;
 
 use process::Process;
 use support::*;
+use upstream::{Gate, Upstream};
 
 const KEY: &str = "admin-0123456789abcdef0123456789abcdef";
 
@@ -375,6 +376,47 @@ async fn a_worker_that_moves_while_the_database_is_away_keeps_its_run_and_gets_i
     answer.await.expect("the worker keeps its run");
     moved.finish(&assignment).await;
     there.status(&run_id, RunStatus::Completed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_models_answer_comes_to_a_worker_that_has_moved_also_while_the_database_is_away() {
+    let mut database = Process::start();
+    let upstream = Upstream::start().await;
+    let manifests = upstream::manifests(&upstream, "1");
+    let here = replica_of(&manifests, open(&database).await, patient()).await;
+    let there = replica_of(&manifests, open(&database).await, patient()).await;
+    let mut worker = here.worker("pool").await;
+    let run_id = here.submit("free", None).await.run.run_id;
+    let assignment = worker.assignment().await;
+    worker.vanish().await;
+    let mut moved = Worker::connect(&there, "pool", "first", vec![held(&assignment)]).await.unwrap();
+    moved.send(upstream::ask(&assignment, 1, "unpriced")).await;
+    until("the model is asked", || upstream.seen() == 1).await;
+    database.crash();
+    upstream.set(Gate::Open(1, 1));
+    upstream::outcome(&mut moved, 1).await.expect("an answer that has been paid for");
+    let _database = back(&mut moved, database).await;
+    moved.finish(&assignment).await;
+    there.status(&run_id, RunStatus::Completed).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_must_be_reserved_waits_for_a_database_that_is_away() {
+    let mut database = Process::start();
+    let upstream = Upstream::start().await;
+    upstream.set(Gate::Open(10, 5));
+    let rig = replica_of(&upstream::manifests(&upstream, "1"), open(&database).await, patient()).await;
+    let mut worker = rig.worker("pool").await;
+    for (agent, model) in [("thrifty", "priced"), ("shares", "shared")] {
+        rig.submit(agent, None).await;
+        let assignment = worker.assignment().await;
+        database.crash();
+        worker.send(upstream::ask(&assignment, 1, model)).await;
+        worker.heard().await;
+        database = back(&mut worker, database).await;
+        upstream::outcome(&mut worker, 1).await.expect("the call waits and is made");
+        worker.finish(&assignment).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -145,6 +145,7 @@ impl<D: Driver> Runs for SqlStore<D> {
         let detail = self.read(move |db| queries::detail(db, &snapshots, &run_id, of.as_ref())).await?;
         if let Some(detail) = &detail {
             self.snapshots.remember(&detail.run.revision, &detail.agent);
+            self.remember_order(&detail.run.run_id, &detail.run.session_id);
         }
         Ok(detail)
     }

@@ -13,8 +13,9 @@ use crate::rows::ModelCallRow;
 const USED: &str = "select cast(coalesce(sum(input_tokens + output_tokens), 0) as bigint), \
      cast(coalesce(sum(cost_nano_usd), 0) as bigint) from model_calls where run_id = ?1";
 const OPEN: &str = "select cast(coalesce(sum(tokens), 0) as bigint), cast(coalesce(sum(nano_usd), 0) as bigint) \
-     from call_reserves where run_id = ?1";
-const RESERVE: &str = "insert into call_reserves (run_id, call_id, tokens, nano_usd) values (?1, ?2, ?3, ?4)";
+     from call_reserves where run_id = ?1 and call_id <> ?2";
+const RESERVE: &str = "insert into call_reserves (run_id, call_id, tokens, nano_usd) values (?1, ?2, ?3, ?4) \
+     on conflict (run_id, call_id) do update set tokens = excluded.tokens, nano_usd = excluded.nano_usd";
 const RELEASE: &str = "delete from call_reserves where run_id = ?1 and call_id = ?2";
 const SPENT: &str = "select nano_usd from model_spend where namespace = ?1 and model = ?2 and window_ms = ?3";
 const SPEND: &str = "insert into model_spend (namespace, model, window_ms, nano_usd) values (?1, ?2, ?3, ?4) \
@@ -22,7 +23,7 @@ const SPEND: &str = "insert into model_spend (namespace, model, window_ms, nano_
 const SETTLE: &str = "update model_spend set nano_usd = nano_usd + ?4 \
      where namespace = ?1 and model = ?2 and window_ms = ?3";
 
-/// Reserves a call in its run's budget.
+/// Reserves a call in its run's budget. Once more is the same reservation.
 pub fn reserve_in_run(
     db: &mut dyn Db,
     run_id: &RunId,
@@ -33,8 +34,8 @@ pub fn reserve_in_run(
     let id = run_id.as_str();
     db.lock_run(id)?;
     let (mut tokens, mut nano_usd) = (0_u64, 0_u64);
-    for sql in [USED, OPEN] {
-        let Some(mut row) = db.first(sql, vals![id])? else { continue };
+    for found in [db.first(USED, vals![id])?, db.first(OPEN, vals![id, call_id])?] {
+        let Some(mut row) = found else { continue };
         tokens = tokens.saturating_add(row.u64()?);
         nano_usd = nano_usd.saturating_add(row.u64()?);
     }

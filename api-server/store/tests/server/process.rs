@@ -22,23 +22,26 @@ fi
 cd "$dir"
 control() { as pg_ctl -D "$dir/data" "$@" >/dev/null </dev/null; }
 # It crashes, but the machine does not: what it has written is there without waiting for the disk.
-options="-k $dir -c listen_addresses='' -c max_connections=300 -c fsync=off"
+common="-c listen_addresses='' -c max_connections=300 -c fsync=off -c autovacuum=off"
+options="-k $dir $common"
 start() { control -l "$dir/log" -w -t 300 -o "$options" start; }
 standby() { as pg_ctl -D "$dir/standby/data" "$@" >/dev/null </dev/null; }
+sql() { as psql -h "$dir" -U cadre -d postgres -qAtc "$1" </dev/null; }
 # A second server that follows: a commit waits until it has it.
 follow() {
   as mkdir "$dir/standby"
   as pg_basebackup -h "$dir" -U cadre -D "$dir/standby/data" -R -X stream -c fast --no-sync >/dev/null </dev/null
-  standby -l "$dir/standby/log" -w -t 300 -o "-k $dir/standby -c listen_addresses='' -c max_connections=300 -c fsync=off" start
-  as psql -h "$dir" -U cadre -d postgres -qc "alter system set synchronous_standby_names = '*'" </dev/null
-  as psql -h "$dir" -U cadre -d postgres -qc "select pg_reload_conf()" >/dev/null </dev/null
+  standby -l "$dir/standby/log" -w -t 300 -o "-k $dir/standby $common" start
+  sql "alter system set synchronous_standby_names = '*'"
+  sql "select pg_reload_conf()"
+  until [ "$(sql 'select sync_state from pg_stat_replication')" = sync ]; do sleep 0.02; done
 }
 # A small disk of its own for a database. Only root can make one.
 small() {
   mkdir "$dir/small"
   mount -t tmpfs -o size=24m,mode=700,uid="$(id -u postgres)",gid="$(id -g postgres)" tmpfs "$dir/small"
-  as psql -h "$dir" -U cadre -d postgres -qc "create tablespace small location '$dir/small'" </dev/null
-  as psql -h "$dir" -U cadre -d postgres -qc "create database $1 tablespace small" </dev/null
+  sql "create tablespace small location '$dir/small'"
+  sql "create database $1 tablespace small"
 }
 end() {
   standby -m immediate stop 2>/dev/null || true
@@ -48,6 +51,7 @@ end() {
   rm -rf "$dir"
 }
 trap end EXIT
+trap 'exit 1' INT TERM
 as initdb -D "$dir/data" -A trust -U cadre -E UTF8 --locale=C.UTF-8 --no-sync >/dev/null </dev/null
 start
 echo "$dir"
@@ -55,10 +59,10 @@ while read -r order; do
   case "$order" in
     crash) control -m immediate -w stop ;;
     start) start ;;
-    follow) follow ;;
+    follow) follow >/dev/null ;;
     promote) standby -w -t 300 promote ;;
-    small*) small "${order#small }" ;;
-    create*) as psql -h "$dir" -U cadre -d postgres -qc "create database ${order#create }" >/dev/null </dev/null ;;
+    small*) small "${order#small }" >/dev/null ;;
+    create*) sql "create database ${order#create }" ;;
   esac
   echo done
 done
@@ -108,7 +112,7 @@ impl Process {
         self.order("promote");
     }
 
-    /// Makes a database on a disk of 24 MiB.
+    /// Makes a database on a disk of 24 MiB. Only root can.
     pub fn create_small(&mut self, name: &str) {
         self.order(&format!("small {name}"));
     }

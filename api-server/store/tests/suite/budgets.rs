@@ -53,6 +53,7 @@ pub async fn a_runs_calls_stay_within_its_budget(database: &impl Database) {
     store.release_in_run(&run_id, "d").await.unwrap();
     let cost = |most| RunBudget { max_tokens: None, max_nano_usd: Some(most) };
     assert_eq!(reserve(&*store, &run_id, "e", cost(COST + 6)).await, Some(499), "7 are spent");
+    assert_eq!(reserve(&*store, &run_id, "e", cost(COST + 6)).await, Some(499), "it is the same reservation");
     assert_eq!(reserve(&*store, &run_id, "f", cost(COST + 6)).await, None);
 }
 
