@@ -57,7 +57,7 @@ struct Engine {
     sandboxes: Sandboxes,
     probe: NetworkProbe,
     drain: CancellationToken,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     runs: JoinSet<()>,
 }
 
@@ -73,7 +73,7 @@ pub async fn engine_main(config: EngineConfig, stop: CancellationToken) -> io::R
         sandboxes: Sandboxes::open(exec)?,
         probe: NetworkProbe::new(probe, enforcement, hub.clone()),
         drain: CancellationToken::new(),
-        places: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
+        slots: Arc::new(Semaphore::new(RUNS_AT_ONCE)),
         runs: JoinSet::new(),
         hub: hub.clone(),
     };
@@ -151,7 +151,7 @@ impl Engine {
             isolation: Arc::new(self.probe.clone()),
             clock: now_ms,
         };
-        let control = Control { signal: reins.signal, drain: self.drain.clone(), places: self.places.clone() };
+        let control = Control { signal: reins.signal, drain: self.drain.clone(), slots: self.slots.clone() };
         let hub = self.hub.clone();
         async move {
             info!(run_id = %held.run_id, epoch = %held.epoch, attempt = assignment.attempt, "a run begins");

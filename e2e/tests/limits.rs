@@ -8,7 +8,7 @@ use serde_json::json;
 fn a_command_that_fills_the_workspace_costs_neither_the_pod_nor_the_run() {
     let story = Story::begin().unwrap();
     let (agent, model) = (story.name("fills"), story.name("fills-m"));
-    let fill = shell("while :; do head -c 2097152 /dev/zero >> big; sleep 0.05; done");
+    let fill = shell("while :; do head -c 1048576 /dev/zero >> big; sleep 0.25; done");
     let turns = json!([fill, shell("ls; rm big; echo clean"), "{{last_result}}"]);
     let small = json!({"sandbox": {"template": {"workspace": {"size": "64Mi"}}}});
     story.apply_all(&[scripted(&model, &turns), worker(&agent, &model, &small)]).unwrap();

@@ -326,7 +326,7 @@ impl Fake {
 /// Reins that nobody pulls, with their other ends.
 pub fn control() -> (watch::Sender<Signal>, Control) {
     let (sender, signal) = watch::channel(Signal::Go);
-    (sender, Control { signal, drain: CancellationToken::new(), places: Arc::new(Semaphore::new(1)) })
+    (sender, Control { signal, drain: CancellationToken::new(), slots: Arc::new(Semaphore::new(1)) })
 }
 
 #[async_trait]

@@ -166,7 +166,7 @@ pub struct Control {
     /// The process is ending: start nothing new.
     pub drain: CancellationToken,
     /// One for each run that the process carries out at once.
-    pub places: Arc<Semaphore>,
+    pub slots: Arc<Semaphore>,
 }
 
 impl Control {
@@ -180,10 +180,10 @@ impl Control {
     }
 
     /// Waits until the process has a place for the run, or ends: a run that learns of that has nothing to do.
-    pub async fn place(&self) -> Option<OwnedSemaphorePermit> {
+    pub async fn slot(&self) -> Option<OwnedSemaphorePermit> {
         tokio::select! {
             biased;
-            place = self.places.clone().acquire_owned() => place.ok(),
+            place = self.slots.clone().acquire_owned() => place.ok(),
             () = self.drain.cancelled() => None,
         }
     }

@@ -90,7 +90,7 @@ pub async fn run(assignment: Assignment, host: Host, control: Control) -> Exit {
         },
         () = sleep_or_forever(deadline) => Err(Stop::failed("timeout", "The run took longer than it may.", false)),
         outcome = async {
-            let Some(_place) = control.place().await else { return Err(Stop::HandOver) };
+            let Some(_slot) = control.slot().await else { return Err(Stop::HandOver) };
             turn.drive().await
         } => outcome,
     };

@@ -137,7 +137,9 @@ fn bounded(template: &SandboxTemplateSpec) -> impl Iterator<Item = String> {
     };
     let scratch = [(volumes::HOME, volumes::SCRATCH), ("/tmp", volumes::SCRATCH)];
     let folders = workspace.into_iter().chain(scratch);
-    folders.filter_map(|(path, limit)| Some(format!("--bounded={path}={}", bytes(limit)?)))
+    // No size is no limit to kubelet.
+    let limit = |text: &str| bytes(text).and_then(|limit| u64::try_from(limit).ok()).filter(|limit| *limit > 0);
+    folders.filter_map(move |(path, size)| Some(format!("--bounded={path}={}", limit(size)?)))
 }
 
 /// Commands see the template's variables and no other one of the container's.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::capture::Capture;
 use super::tree::{Processes, Started};
-use crate::room::{Room, Used};
+use crate::room::Room;
 use crate::workspace::{Failure, RelPath, Snapshot, Workspace};
 
 /// Where programs are looked for. The image's own environment is ignored.
@@ -94,7 +94,7 @@ impl Shell {
 
 /// What commands run with.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct Site<'a> {
     pub(crate) processes: &'a Processes,
     pub(crate) shell: &'a Shell,
     pub(crate) room: &'a Room,
@@ -110,12 +110,13 @@ pub(crate) struct Command {
 }
 
 /// Why a command is no longer running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum End {
     Exit,
     TimeOut,
     Kill,
-    Full,
+    /// A folder is nearly full, in words.
+    Full(String),
 }
 
 /// How a command ended.
@@ -123,7 +124,6 @@ enum End {
 struct Finished {
     status: Option<ExitStatus>,
     end: End,
-    full: Option<String>,
     stdout: (String, bool),
     stderr: (String, bool),
 }
@@ -132,28 +132,31 @@ impl Command {
     /// Runs it to its end, its time-out, `kill` or a folder that it has filled, and says what it did.
     pub(crate) async fn answer(
         self,
-        Place { processes, shell, room }: Place<'_>,
+        Site { processes, shell, room }: Site<'_>,
         workspace: &Arc<Workspace>,
         kill: CancellationToken,
     ) -> Result<ExecBody, Failure> {
         let generation = processes.generation();
         let cwd = RelPath::parse(self.cwd.as_deref().unwrap_or_default())?;
-        let (folder, before, used) = look(workspace, room, cwd.clone()).await?;
+        let (folder, before) = look(workspace, cwd.clone()).await?;
         let mut command = shell.command(&self.text, &cwd, &folder);
         let started = processes.spawn(&mut command, generation).map_err(|error| {
             Failure::new(ExecErrorCode::Spawn, format!("the command could not be started: {error}"))
         })?;
         drop(folder);
-        let finished = self.follow(processes, started, kill, room.until_crowded(&used)).await?;
+        let finished = self.follow(processes, started, kill, room.until_crowded()).await?;
         let workspace = Arc::clone(workspace);
         let effect = blocking(move || workspace.effect_since(&before)).await?;
-        let Finished { status, end, full, stdout, stderr } = finished;
+        let Finished { status, end, stdout, stderr } = finished;
         Ok(ExecBody::Exited {
             code: status.and_then(|status| status.code()),
             signal: status.and_then(|status| status.signal()),
             timed_out: end == End::TimeOut,
             killed: end == End::Kill,
-            full,
+            full: match end {
+                End::Full(words) => Some(words),
+                End::Exit | End::TimeOut | End::Kill => None,
+            },
             truncated: stdout.1 || stderr.1,
             stdout: stdout.0,
             stderr: stderr.0,
@@ -179,12 +182,12 @@ impl Command {
                 return Err(failure);
             }
         };
-        let (exited, mut end, full) = tokio::select! {
+        let (exited, mut end) = tokio::select! {
             biased;
-            status = &mut exit => (status.ok(), End::Exit, None),
-            () = kill.cancelled() => (None, End::Kill, None),
-            () = sleep(self.timeout.min(MAX_TIMEOUT)) => (None, End::TimeOut, None),
-            words = crowded => (None, End::Full, Some(words)),
+            status = &mut exit => (status.ok(), End::Exit),
+            () = kill.cancelled() => (None, End::Kill),
+            () = sleep(self.timeout.min(MAX_TIMEOUT)) => (None, End::TimeOut),
+            words = crowded => (None, End::Full(words)),
         };
         let status = if end == End::Exit {
             exited
@@ -197,7 +200,7 @@ impl Command {
         if processes.release(key) {
             end = End::Kill;
         }
-        Ok(Finished { status, end, full, stdout: stdout.text(), stderr: stderr.text() })
+        Ok(Finished { status, end, stdout: stdout.text(), stderr: stderr.text() })
     }
 }
 
@@ -209,9 +212,9 @@ fn capture(stream: Option<impl Into<OwnedFd>>, max: usize) -> Result<Capture, Fa
     Ok(Capture::start(receiver, max))
 }
 
-async fn look(workspace: &Arc<Workspace>, room: &Room, cwd: RelPath) -> Result<(OwnedFd, Snapshot, Used), Failure> {
-    let (workspace, room) = (Arc::clone(workspace), room.clone());
-    blocking(move || Ok((workspace.open_cwd(&cwd)?, workspace.snapshot(), room.used()))).await?
+async fn look(workspace: &Arc<Workspace>, cwd: RelPath) -> Result<(OwnedFd, Snapshot), Failure> {
+    let workspace = Arc::clone(workspace);
+    blocking(move || Ok((workspace.open_cwd(&cwd)?, workspace.snapshot()))).await?
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {

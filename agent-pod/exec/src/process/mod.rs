@@ -6,5 +6,5 @@ pub mod orphans;
 mod procfs;
 mod tree;
 
-pub(crate) use command::{Command, Place, Shell};
+pub(crate) use command::{Command, Shell, Site};
 pub(crate) use tree::{Processes, supervise};

@@ -139,6 +139,17 @@ impl Processes {
         tracked.ended
     }
 
+    /// Whether the answer to a command is still to come.
+    pub(crate) fn are_running(&self) -> bool {
+        self.state().is_running()
+    }
+
+    /// Whether something of a command is there, running or left behind.
+    pub(crate) fn are_there(&self) -> bool {
+        let state = self.state();
+        !state.left_over.is_empty() || state.commands.values().any(|it| it.running || !it.members.is_empty())
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use nix::unistd::{Gid, Uid, User};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::sleep;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use crate::process::{Processes, Shell, supervise};
 use crate::room::{Bounded, Room};
@@ -81,8 +81,8 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
     set_child_subreaper(true).map_err(ServerError::Process)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServerError::Signals)?;
     let processes = Arc::new(Processes::default());
-    let room = Room::new(config.bounded.clone());
-    let session = Arc::new(prepare(&config, Arc::clone(&processes), room.clone())?);
+    let room = Arc::new(Room::new(config.bounded.clone(), &config.workspace));
+    let session = Arc::new(prepare(&config, Arc::clone(&processes), Arc::clone(&room))?);
     let ended = async {
         tokio::select! {
             () = serve(&config.socket, &session, &mut terminate) => {
@@ -90,22 +90,13 @@ pub async fn run(config: ServerConfig) -> Result<(), ServerError> {
                 Ok(())
             },
             failed = supervise(Arc::clone(&processes)) => failed.map_err(ServerError::Signals),
-            () = keep_room(&room, &processes) => Ok(()),
+            () = room.keep(&processes) => Ok(()),
         }
     };
     ended.await
 }
 
-/// Ends what commands have left behind when it fills a folder: the whole sandbox would else be lost.
-async fn keep_room(room: &Room, processes: &Processes) {
-    loop {
-        let words = room.until_filled().await;
-        warn!(words, "all processes are ended");
-        processes.stop_all().await;
-    }
-}
-
-fn prepare(config: &ServerConfig, processes: Arc<Processes>, room: Room) -> Result<Session, ServerError> {
+fn prepare(config: &ServerConfig, processes: Arc<Processes>, room: Arc<Room>) -> Result<Session, ServerError> {
     let ServerConfig { socket: _, workspace, home, tmp, run_as, shell, bounded: _, env } = config;
     for folder in [workspace, home, tmp] {
         make(folder, *run_as).map_err(|source| ServerError::Folder { path: folder.clone(), source })?;
@@ -114,9 +105,8 @@ fn prepare(config: &ServerConfig, processes: Arc<Processes>, room: Room) -> Resu
     let user = User::from_uid(owner.map_or_else(Uid::current, |(user, _)| user)).ok().flatten();
     let user = user.map_or_else(|| "agent".to_owned(), |user| user.name);
     let shell = Shell::new(shell.as_deref(), [workspace, home, tmp], &user, *run_as, env);
-    let files = room.only(workspace);
     let workspace = Workspace::open(workspace, owner).map_err(|failure| ServerError::Workspace(failure.message))?;
-    Ok(Session::new(processes, shell, workspace, [room, files]))
+    Ok(Session::new(processes, shell, workspace, room))
 }
 
 fn make(folder: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {

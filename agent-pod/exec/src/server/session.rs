@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::answer;
 use crate::frame;
-use crate::process::{Command, Place, Processes, Shell};
+use crate::process::{Command, Processes, Shell, Site};
 use crate::room::Room;
 use crate::workspace::{Failure, Workspace};
 
@@ -34,9 +34,7 @@ pub(super) struct Session {
     processes: Arc<Processes>,
     shell: Shell,
     workspace: Arc<Workspace>,
-    room: Room,
-    /// That of the workspace alone, into which files are written.
-    files: Room,
+    room: Arc<Room>,
     slots: Arc<Semaphore>,
     epoch: Mutex<Option<u64>>,
 }
@@ -51,9 +49,9 @@ struct Connection {
 }
 
 impl Session {
-    pub(super) fn new(processes: Arc<Processes>, shell: Shell, workspace: Workspace, [room, files]: [Room; 2]) -> Self {
+    pub(super) fn new(processes: Arc<Processes>, shell: Shell, workspace: Workspace, room: Arc<Room>) -> Self {
         let slots = Arc::new(Semaphore::new(MAX_REQUESTS));
-        Self { processes, shell, workspace: Arc::new(workspace), room, files, slots, epoch: Mutex::new(None) }
+        Self { processes, shell, workspace: Arc::new(workspace), room, slots, epoch: Mutex::new(None) }
     }
 
     /// Serves until the connection ends, or says something that is no request.
@@ -110,11 +108,11 @@ impl Session {
         if let ExecOp::Run { command, cwd, timeout_ms, max_output_bytes } = op {
             let timeout = Duration::from_millis(timeout_ms);
             let command = Command { text: command, cwd, timeout, max_output: max_output_bytes };
-            let place = Place { processes: &self.processes, shell: &self.shell, room: &self.room };
-            let answer = command.answer(place, &self.workspace, kill).await;
+            let site = Site { processes: &self.processes, shell: &self.shell, room: &self.room };
+            let answer = command.answer(site, &self.workspace, kill).await;
             return answer.unwrap_or_else(Failure::into_body);
         }
-        let (workspace, room) = (Arc::clone(&self.workspace), self.files.clone());
+        let (workspace, room) = (Arc::clone(&self.workspace), Arc::clone(&self.room));
         let answer = move || match room.refuses(&op) {
             Some(message) => ExecBody::Failed { code: ExecErrorCode::TooLarge, message },
             None => workspace.answer(op),

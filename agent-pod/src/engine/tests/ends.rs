@@ -166,7 +166,7 @@ async fn no_tool_runs_in_an_open_network() {
 async fn a_run_without_a_place_begins_nothing_and_can_be_cancelled() {
     let fake = Fake(Arc::new(World::with([says("ok")])));
     let (reins, control) = fakes::control();
-    let place = control.place().await;
+    let place = control.slot().await;
     assert!(place.is_some());
     let running = tokio::spawn(turn::run(assignment("hi"), fake.host(), control.clone()));
     for _ in 0..20 {
@@ -183,7 +183,7 @@ async fn a_run_without_a_place_begins_nothing_and_can_be_cancelled() {
     assert_eq!(running.await.unwrap(), Exit::Ended);
     assert_eq!(fake.0.event_names().last(), Some(&"RunCompleted"));
 
-    let _place = control.place().await;
+    let _slot = control.slot().await;
     control.drain.cancel();
     assert_eq!(turn::run(assignment("hi"), fake.host(), control).await, Exit::HandedOver);
 }
