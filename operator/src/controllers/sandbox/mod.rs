@@ -23,7 +23,7 @@ use kube::ResourceExt;
 
 use self::apply::Applier;
 use self::decide::{Decision, Want};
-use self::status::{OUT_OF_MEMORY, View};
+use self::status::{OUT_OF_MEMORY, View, memory_of};
 use crate::caches::Caches;
 use crate::conditions::{reason, truth};
 use crate::context::{Shared, now};
@@ -125,11 +125,11 @@ fn stories(sandbox: &Sandbox, old: &SandboxStatus, new: &SandboxStatus) -> Vec<S
             _ => None,
         });
     }
-    let ready = |status: &SandboxStatus| {
-        let condition = status.conditions.iter().find(|condition| condition.type_ == READY);
-        condition.map(|condition| condition.message.clone()).filter(|message| message.contains(OUT_OF_MEMORY))
+    let memory = |status: &SandboxStatus| {
+        let ready = status.conditions.iter().find(|condition| condition.type_ == READY);
+        ready.and_then(|condition| memory_of(&condition.message)).map(str::to_owned)
     };
-    if let Some(note) = ready(new).filter(|_| ready(new) != ready(old)) {
+    if let Some(note) = memory(new).filter(|note| memory(old).as_ref() != Some(note)) {
         stories.push(Story::warning(OUT_OF_MEMORY, "WatchPod", note));
     }
     let isolated = |status: &SandboxStatus| truth(&status.conditions, NETWORK_ISOLATED).to_owned();

@@ -6,7 +6,7 @@ use cadre_crds::common::conditions::{NETWORK_ISOLATED, SUSPENDED, Truth};
 use cadre_crds::common::reasons::Reason;
 use cadre_crds::sandbox::{Sandbox, SandboxPhase, SandboxStatus};
 use cadre_protocol::feed::IsolationReport;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
@@ -158,16 +158,17 @@ fn of_pod(pod: &Pod) -> Stage {
     }
     let containers = status.container_statuses.as_deref().unwrap_or_default();
     if let Some(message) = containers.iter().find_map(cannot_start) {
+        let message = with_memory(&message, containers);
         return new(SandboxPhase::Failed, Verdict::Waiting(Truth::False), Reason::PodFailed, &message);
     }
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let is_ready = find(conditions, "Ready").is_some_and(|condition| condition.status == "True");
     match status.phase.as_deref() {
         Some("Running") if is_ready => {
-            let message = with_memory("the pod runs".to_owned(), containers);
+            let message = with_memory("the pod runs", containers);
             new(SandboxPhase::Running, Verdict::Ready, Reason::PodRunning, &message)
         }
-        Some("Running") => pending(&with_memory(not_ready(containers), containers)),
+        Some("Running") => pending(&with_memory(&not_ready(containers), containers)),
         _ => pending(&unscheduled(conditions).unwrap_or_else(|| "the pod is starting".to_owned())),
     }
 }
@@ -207,17 +208,27 @@ fn not_ready(containers: &[ContainerStatus]) -> String {
 }
 
 /// Says so where the kernel has killed a container for its memory: nothing else tells why a call's outcome is unknown.
-fn with_memory(message: String, containers: &[ContainerStatus]) -> String {
-    let killed = containers.iter().find(|container| {
-        let last = [container.state.as_ref(), container.last_state.as_ref()].into_iter().flatten();
-        last.filter_map(|state| state.terminated.as_ref()).any(|ended| ended.reason.as_deref() == Some(OUT_OF_MEMORY))
-    });
-    match killed {
-        Some(ContainerStatus { name, restart_count, .. }) => format!(
-            "{message}; container {name} used more memory than its limit and was killed ({OUT_OF_MEMORY}), restarts: {restart_count}"
-        ),
-        None => message,
-    }
+fn with_memory(message: &str, containers: &[ContainerStatus]) -> String {
+    let for_memory = |state: Option<&ContainerState>| {
+        let ended = state.and_then(|state| state.terminated.as_ref());
+        ended.is_some_and(|ended| ended.reason.as_deref() == Some(OUT_OF_MEMORY))
+    };
+    let killed = containers
+        .iter()
+        .find(|container| for_memory(container.state.as_ref()) || for_memory(container.last_state.as_ref()));
+    let Some(ContainerStatus { name, restart_count, state, .. }) = killed else { return message.to_owned() };
+    // Before and after the restart that follows, it is the same story.
+    let runs = state.as_ref().is_some_and(|state| state.running.is_some());
+    let life = restart_count + i32::from(!runs);
+    format!(
+        "{message}; container {name} used more memory than its limit ({OUT_OF_MEMORY}), number {life} of its restarts"
+    )
+}
+
+/// The part of a message that tells of memory; the pod's further fate does not change it.
+#[must_use]
+pub fn memory_of(message: &str) -> Option<&str> {
+    message.rfind("; container ").map(|at| &message[at + 2..]).filter(|part| part.contains(OUT_OF_MEMORY))
 }
 
 fn unscheduled(conditions: &[PodCondition]) -> Option<String> {
@@ -320,21 +331,32 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_was_killed_for_its_memory_is_told() {
+    fn each_kill_for_memory_is_told_once() {
         let now = Time(Timestamp::UNIX_EPOCH);
-        let ready = json!([{"type": "Ready", "status": "True"}]);
-        let ended = |reason: &str| {
-            json!([{"name": "sandbox", "image": "", "imageID": "", "ready": true, "restartCount": 2,
-                "state": {"running": {}}, "lastState": {"terminated": {"exitCode": 137, "reason": reason}}}])
-        };
-        for (reason, told) in [("OOMKilled", true), ("Error", false)] {
-            let view = pod(json!({"phase": "Running", "conditions": ready, "containerStatuses": ended(reason)}));
-            let status = observe(&sandbox(), &SandboxStatus::default(), &view, None, &now);
-            let message = &status.conditions.iter().find(|condition| condition.type_ == READY).unwrap().message;
-            assert_eq!(message.contains("container sandbox used more memory"), told, "{message}");
-            let stories = super::super::stories(&sandbox(), &SandboxStatus::default(), &status);
+        let ended = json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}});
+        let running = json!({"running": {}});
+        let backing_off = json!({"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}});
+        let mut old = SandboxStatus::default();
+        // Killed, restarted, ready, not ready for another reason, ready; killed again, and kept from starting.
+        for (ready, restarts, state, last, told) in [
+            ("False", 0, &ended, &json!({}), true),
+            ("False", 1, &running, &ended, false),
+            ("True", 1, &running, &ended, false),
+            ("False", 1, &running, &ended, false),
+            ("True", 1, &running, &ended, false),
+            ("False", 1, &ended, &ended, true),
+            ("False", 1, &backing_off, &ended, false),
+        ] {
+            let container = json!([{"name": "sandbox", "image": "", "imageID": "", "ready": ready == "True",
+                "restartCount": restarts, "state": state, "lastState": last}]);
+            let conditions = json!([{"type": "Ready", "status": ready}]);
+            let view = pod(json!({"phase": "Running", "conditions": conditions, "containerStatuses": container}));
+            let new = observe(&sandbox(), &old, &view, None, &now);
+            let message = &new.conditions.iter().find(|condition| condition.type_ == READY).unwrap().message;
+            assert!(message.contains("container sandbox used more memory"), "{message}");
+            let stories = super::super::stories(&sandbox(), &old, &new);
             assert_eq!(stories.iter().any(|story| story.reason == OUT_OF_MEMORY), told, "{stories:?}");
-            assert!(super::super::stories(&sandbox(), &status, &status).is_empty(), "only once");
+            old = new;
         }
     }
 
