@@ -9,6 +9,7 @@ use cadre_e2e::binaries;
 use super::command::{command, output};
 use super::host::has;
 use super::progress::Progress;
+use super::{go, up};
 use crate::oci::{NamedDigest, read_names};
 
 /// The variable that chooses the cluster.
@@ -49,6 +50,27 @@ impl Current {
         output(command(&self.kubectl).args(["--request-timeout=10s", "get", "--raw", "/readyz"]))
             .with_context(|| format!("the cluster of the context {} doesn't answer", self.context))?;
         Progress::start().say(&format!("the cluster of the context {} is ready", self.context));
+        Ok(())
+    }
+
+    /// Checks the cluster, and puts the programs that speak to it into a folder: those of the user where they are
+    /// installed.
+    ///
+    /// # Errors
+    /// When the cluster doesn't answer, or one of them can't be built.
+    pub fn prepare(&self, folder: &Path) -> Result<()> {
+        self.check()?;
+        std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+        for program in ["kubectl", "helm"] {
+            let target = match installed(program, folder) {
+                Some(path) => path,
+                None => {
+                    go::build_program(program, up::keep_go_cache())?;
+                    binaries::program(program)?
+                }
+            };
+            up::replace_link(&target, &folder.join(program))?;
+        }
         Ok(())
     }
 
@@ -100,6 +122,13 @@ impl Current {
         })?;
         Ok(read_names(archive)?.iter().map(|image| push(archive, image, registry)).collect())
     }
+}
+
+/// Where the user has a program; what an earlier call has put into `folder` is none of theirs.
+fn installed(program: &str, folder: &Path) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH")?;
+    let found = std::env::split_paths(&paths).filter(|path| path.as_path() != folder).map(|path| path.join(program));
+    found.into_iter().find(|path| path.is_file())
 }
 
 fn push(archive: &Path, image: &NamedDigest, registry: &str) -> Command {

@@ -24,9 +24,21 @@ const REPORT: Duration = Duration::from_secs(20);
 /// # Errors
 /// When Go is missing, or a build fails: the message names its log.
 pub fn build_all(keep_cache: bool) -> Result<()> {
+    build_those(&mut MODULES.iter(), keep_cache)
+}
+
+/// Builds a program if it isn't there.
+///
+/// # Errors
+/// As [`build_all`].
+pub fn build_program(name: &str, keep_cache: bool) -> Result<()> {
+    build_those(&mut MODULES.iter().filter(|module| module.names().contains(&name)), keep_cache)
+}
+
+fn build_those(modules: &mut dyn Iterator<Item = &Module>, keep_cache: bool) -> Result<()> {
     let progress = Progress::start();
     let mut missing = Vec::new();
-    for module in &MODULES {
+    for module in modules {
         if !module.folder()?.exists() {
             missing.push(module);
         }

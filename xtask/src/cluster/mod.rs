@@ -124,7 +124,7 @@ pub fn up(egress: bool) -> Result<()> {
 /// As `cluster up`.
 pub fn prepare() -> Result<()> {
     match current::Current::from_environment()? {
-        Some(current) => current.check(),
+        Some(current) => current.prepare(&Layout::in_cache()?.bin()),
         None => up::prepare(&progress::Progress::start()),
     }
 }

@@ -37,6 +37,8 @@ pub fn run(layout: &Layout, egress: bool) -> Result<()> {
             add_egress(layout, &progress)?;
         }
         check_nodes(layout, &progress)?;
+        // A build may have put newer ones into other folders.
+        link_programs(layout)?;
         progress.say("the cluster is up");
         return announce(layout);
     }
@@ -57,7 +59,8 @@ pub fn prepare(progress: &Progress) -> Result<()> {
     Ok(())
 }
 
-fn keep_go_cache() -> bool {
+/// Whether Go's caches stay after a build.
+pub fn keep_go_cache() -> bool {
     std::env::var("CADRE_KEEP_GO_CACHE").is_ok_and(|value| !matches!(value.as_str(), "" | "0" | "false"))
 }
 
@@ -231,7 +234,11 @@ fn link_programs(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-fn replace_link(target: &Path, link: &Path) -> Result<()> {
+/// Makes a link, in place of what is there.
+///
+/// # Errors
+/// When it can't be made.
+pub fn replace_link(target: &Path, link: &Path) -> Result<()> {
     let _ = fs::remove_file(link);
     symlink(target, link).with_context(|| format!("can't link {}", link.display()))
 }

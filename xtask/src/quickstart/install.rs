@@ -68,14 +68,15 @@ const POSTGRES_VALUES: &str = "charts/cadre/values-postgresql.yaml";
 /// # Errors
 /// When a step fails.
 pub fn cadre(progress: &Progress, root: &Path, postgres: bool) -> Result<Tools> {
+    // Only a real model is outside of this machine. A mistake in the environment is told before all else.
+    let egress = super::model::from_environment()?.is_some();
     progress.say("Kubernetes (the first time some minutes of compiling)");
     cluster::prepare()?;
     // Before the cluster starts, which would take its share of the processors.
     progress.say("images (the first time some minutes of compiling)");
     let made = images::make(postgres)?;
-    progress.say("two nodes on this machine");
-    // Only a real model is outside of this machine.
-    cluster::up(super::model::from_environment()?.is_some())?;
+    progress.say("the cluster");
+    cluster::up(egress)?;
     cluster::load(&made.archives)?;
     let bin = cluster::bin_folder()?;
     link(&made.cli, &bin.join("kubectl-cadre"))?;
