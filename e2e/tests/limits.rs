@@ -20,6 +20,6 @@ fn a_command_that_fills_the_workspace_costs_neither_the_pod_nor_the_run() {
     let first = results[0].as_str().unwrap_or_default();
     assert!(first.contains("/workspace holds") && first.contains("above 64 MiB"), "{first}");
     let sandbox = story.sandbox(&agent).unwrap();
-    assert_eq!(sandbox["spec"]["incarnation"], 0, "it is the first pod still: {sandbox:#}");
+    assert_eq!(sandbox["metadata"]["generation"], 1, "nobody asked for another pod: {sandbox:#}");
     assert_eq!(sandbox["status"]["eviction"], json!(null));
 }
