@@ -42,6 +42,8 @@ struct Arrived {
     writer: Writer,
     serves: Serves,
     component: Option<ComponentRef>,
+    held: Vec<HeldRun>,
+    control: UnboundedSender<ServerFrame>,
     link: u64,
 }
 
@@ -57,15 +59,14 @@ impl Service {
         }
         // Recorded before its runs are looked up: after that, nobody takes it for lost.
         let recorded = self.0.store.register(&self.row(&writer, &serves)).await;
-        self.reconcile(&writer, &held, &control).await;
-        let arrived = Arrived { writer, serves, component, link };
-        match recorded {
-            Ok(()) => self.registered(&arrived).await,
-            Err(error) => {
-                let worker_id = &arrived.writer.worker_id;
-                tracing::warn!(worker_id = %worker_id, category = error.category(), "worker can't be registered now");
-                self.register_later(arrived, close);
-            }
+        let arrived = Arrived { writer, serves, component, held, control, link };
+        // First what it has, then what it could have: else a run that it holds would begin again under another epoch.
+        let is_reconciled = self.reconcile(&arrived).await;
+        if recorded.is_ok() && is_reconciled {
+            self.registered(&arrived).await;
+        } else {
+            tracing::warn!(worker_id = %arrived.writer.worker_id, "worker can't be registered now");
+            self.register_later(arrived, close);
         }
         link
     }
@@ -97,7 +98,7 @@ impl Service {
 
     /// The record says that the worker is connected here; from now on it gets runs.
     async fn registered(&self, arrived: &Arrived) {
-        let Arrived { writer, serves, component, link } = arrived;
+        let Arrived { writer, serves, component, link, .. } = arrived;
         if !self.board().registered(writer, *link) {
             return;
         }
@@ -125,7 +126,7 @@ impl Service {
                     () = service.0.stopping.cancelled() => return,
                 }
                 let row = service.row(&arrived.writer, &arrived.serves);
-                if service.0.store.register(&row).await.is_ok() {
+                if service.0.store.register(&row).await.is_ok() && service.reconcile(&arrived).await {
                     return service.registered(&arrived).await;
                 }
             }
@@ -170,12 +171,15 @@ impl Service {
         }
     }
 
-    /// Compares what the worker holds with what it should.
-    async fn reconcile(&self, writer: &Writer, held: &[HeldRun], control: &UnboundedSender<ServerFrame>) {
+    /// Compares what the worker holds with what it should. False when the record did not answer, and this is to be done
+    /// again.
+    async fn reconcile(&self, Arrived { writer, held, control, .. }: &Arrived) -> bool {
+        let mut is_complete = true;
         let expected = self.board().runs_of(writer);
         for (scope, lease) in &expected {
             let holds = held.iter().any(|run| run.run_id == scope.run_id && run.epoch == scope.epoch);
             if let Err(error) = self.remind(scope, lease, holds).await {
+                is_complete &= !is_away(&error);
                 tracing::warn!(run_id = %scope.run_id, error = %error, "worker can't be reminded of its run");
             }
         }
@@ -188,10 +192,13 @@ impl Service {
                 Ok(false) => {
                     let _ = control.send(ServerFrame::Fenced { run_id: run.run_id.clone(), epoch: run.epoch });
                 }
-                // Its next append finds out.
-                Err(error) => tracing::warn!(run_id = %run.run_id, error = %error, "held run can't be looked up"),
+                Err(error) => {
+                    is_complete &= !is_away(&error);
+                    tracing::warn!(run_id = %run.run_id, error = %error, "held run can't be looked up");
+                }
             }
         }
+        is_complete
     }
 
     /// A run that the worker should have: assigned again if it does not hold it, cancelled again if it should be.
@@ -252,7 +259,7 @@ impl Service {
             }
             match self.adopt(writer, held).await {
                 Ok(_) => return self.scope(writer, &held.run_id, held.epoch),
-                Err(DomainError::Store(StoreError::Unavailable(_))) => tokio::time::sleep(TELL_AGAIN).await,
+                Err(error) if is_away(&error) => tokio::time::sleep(TELL_AGAIN).await,
                 Err(error) => {
                     tracing::warn!(run_id = %held.run_id, error = %error, "run of a call can't be looked up");
                     return None;
@@ -270,6 +277,10 @@ impl Service {
     ) -> Result<bool, DomainError> {
         Ok(self.0.store.lease(session_id).await? == Some(lease_of(writer, epoch)))
     }
+}
+
+fn is_away(error: &DomainError) -> bool {
+    matches!(error, DomainError::Store(StoreError::Unavailable(_)))
 }
 
 /// The right of a process under an epoch.

@@ -240,6 +240,11 @@ async fn a_run_goes_on_after_the_database_was_away() {
     assert_eq!(count, 2, "what was refused was not accepted");
 }
 
+/// Limits of servers of which neither takes the other for dead, or its worker for lost, however slow the machine is.
+fn living() -> Limits {
+    Limits { return_time: PATIENCE * 100, ..patient() }
+}
+
 /// Waits for something while a worker only lives.
 async fn alive<T>(worker: &mut Worker, what: impl Future<Output = T>) -> T {
     let mut what = std::pin::pin!(what);
@@ -356,8 +361,8 @@ async fn a_worker_lost_while_the_database_is_away_is_replaced_after_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_moves_while_the_database_is_away_keeps_its_run_and_gets_its_models_answer() {
     let database = Process::start();
-    let here = replica(open(&database).await, patient()).await;
-    let there = replica(open(&database).await, patient()).await;
+    let here = replica(open(&database).await, living()).await;
+    let there = replica(open(&database).await, living()).await;
     let mut worker = Worker::connect(&here, "of-s", "first", Vec::new()).await.unwrap();
     let run_id = here.submit("helper", Some("s")).await.run.run_id;
     let assignment = worker.assignment().await;
@@ -383,8 +388,8 @@ async fn a_models_answer_comes_to_a_worker_that_has_moved_also_while_the_databas
     let mut database = Process::start();
     let upstream = Upstream::start().await;
     let manifests = upstream::manifests(&upstream, "1");
-    let here = replica_of(&manifests, open(&database).await, patient()).await;
-    let there = replica_of(&manifests, open(&database).await, patient()).await;
+    let here = replica_of(&manifests, open(&database).await, living()).await;
+    let there = replica_of(&manifests, open(&database).await, living()).await;
     let mut worker = here.worker("pool").await;
     let run_id = here.submit("free", None).await.run.run_id;
     let assignment = worker.assignment().await;
@@ -439,8 +444,6 @@ async fn a_server_that_stops_while_the_database_is_away_takes_no_run_from_its_wo
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_hears_what_another_server_writes() {
     let database = Process::start();
-    // Neither takes the other for dead, or its worker for lost.
-    let living = || Limits { return_time: PATIENCE * 100, ..patient() };
     let (reading, writing) =
         (replica(open(&database).await, living()).await, replica(open(&database).await, living()).await);
     let mut worker = writing.worker("pool").await;
