@@ -2,6 +2,7 @@
 //!
 //! Owns connections, what is unacknowledged, and which calls are open. Must not know what a run does.
 
+mod batches;
 pub mod connection;
 pub mod dial;
 pub mod hub;
